@@ -1,0 +1,71 @@
+"""A parallel cluster that the steps of a pipeline share by name.
+
+::
+
+    create  ->  a named, reloadable handle  ->  connect / scale, any step, any process  ->  teardown
+
+Names are imported when they are first used, so ``import ipcluster_core`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import errors
+    from .client import Client
+    from .cluster import Cluster, ClusterStatus, EngineStatus
+    from .ending import TeardownReport
+    from .handle import ClusterHandle
+    from .manager import ClusterManager, ClusterSummary
+    from .record import ClusterState
+    from .spec import ClusterSpec, EngineSpec
+    from .store import Store, open_store
+
+__all__ = [
+    "Client",
+    "Cluster",
+    "ClusterHandle",
+    "ClusterManager",
+    "ClusterSpec",
+    "ClusterState",
+    "ClusterStatus",
+    "ClusterSummary",
+    "EngineSpec",
+    "EngineStatus",
+    "Store",
+    "TeardownReport",
+    "errors",
+    "open_store",
+]
+
+_WHERE = {
+    "Client": "client",
+    "Cluster": "cluster",
+    "ClusterHandle": "handle",
+    "ClusterManager": "manager",
+    "ClusterSpec": "spec",
+    "ClusterState": "record",
+    "ClusterStatus": "cluster",
+    "ClusterSummary": "manager",
+    "EngineSpec": "spec",
+    "EngineStatus": "cluster",
+    "Store": "store",
+    "TeardownReport": "ending",
+    "open_store": "store",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        from importlib import import_module
+
+        if name == "errors":
+            return import_module(".errors", __name__)
+        if name not in _WHERE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f".{_WHERE[name]}", __name__), name)
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,413 @@
+"""Routes tasks from clients to engines and results back: performs what `scheduling` decides, opens no pickle.
+
+One plain poll loop over one ROUTER socket and two links (to the nanny: which engines died and how far they had come;
+to the controller: who is up, how busy). A partner must show the cluster's secret before anything else is heard.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+
+from . import errors, wire
+from .incarnation import TASK, secret_of
+from .link import Link, endpoint
+from .process import Identity, Liveness, end_all, liveness, tagged
+from .record import Record
+from .scheduling import Assignment, Lost, Scheduler, Work
+from .store import open_store
+from .wire import Buffer, Kind, Notice, Status
+
+__all__ = ["Broker", "run"]
+
+logger = logging.getLogger("ipcluster.broker")
+
+#: Messages handled before the links are looked at again.
+_BURST = 64
+
+
+@dataclass(slots=True, eq=False)
+class _Payload:
+    """The bytes of a work, kept until its last task is settled."""
+
+    offsets: list[int]
+    sizes: Buffer
+    body: Buffer
+    buffers: Sequence[Buffer]
+
+
+@dataclass(slots=True)
+class _Seat:
+    """An engine's connection."""
+
+    identity: bytes
+    incarnation: int
+    host: str
+    functions: set[bytes] = field(default_factory=set)
+
+
+class Broker:
+    """Runs until the controller or the nanny says that it is over, or is gone."""
+
+    def __init__(self, boot: Mapping[str, Any], nanny: Link, controller: Link) -> None:
+        self._tag = str(boot["tag"])
+        self._folder = str(boot["folder"])
+        self._nanny, self._controller = nanny, controller
+        self._store = open_store(str(boot["store"]))
+        self._secret = b""
+        self._scheduler = Scheduler()
+        self._seats: dict[int, _Seat] = {}
+        self._engine_of: dict[bytes, int] = {}
+        self._retiring: set[int] = set()
+        self._clients: dict[bytes, int | None] = {}  # identity -> pidfd
+        self._functions: dict[bytes, Buffer] = {}
+        self._payloads: dict[Work, _Payload] = {}
+        self._idle_since: float | None = time.monotonic()
+        self._alone_since: float | None = time.monotonic()
+        self._told = (False, False)  # busy, attended by clients: as the controller knows it
+        self._partners = {"nanny", "controller"}
+        self._over = ""
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._poller = zmq.Poller()
+
+    # the loop
+
+    def run(self) -> None:
+        """Serve until it is over."""
+        found = self._store.read("record", self._tag.partition("/")[0])
+        if found is None:
+            raise errors.ClusterError(f"the record of {self._tag} is gone")
+        self._secret = secret_of(self._store, Record.from_dict(found.value)).encode()
+        # Credit bounds what engines hold and clients bound what they send; dropping at a mark would lose tasks.
+        self._socket.sndhwm = self._socket.rcvhwm = 0
+        self._socket.linger = 300
+        address, fd = endpoint(self._folder, TASK)
+        self._socket.bind(address)
+        self._controller.send({"event": "bound"})
+        for source in (self._socket, self._nanny.fileno(), self._controller.fileno()):
+            self._poller.register(source, zmq.POLLIN)
+        while not self._over:
+            ready = dict(self._poller.poll())
+            if self._nanny.fileno() in ready:
+                self._from(self._nanny, self._on_nanny, "nanny")
+            if self._controller.fileno() in ready:
+                self._from(self._controller, self._on_controller, "controller")
+            if self._socket in ready:
+                self._on_messages()
+            for identity, pidfd in list(self._clients.items()):
+                if pidfd in ready:
+                    self._client_gone(identity)
+            self._dispatch()
+            self._note_load()
+        for identity in self._clients:
+            self._send(identity, Notice(Kind.END, {"reason": self._over}).encode())
+        self._socket.close()
+        self._context.term()
+        if fd is not None:
+            os.close(fd)
+
+    def _from(self, link: Link, handle: Callable[[Mapping[str, Any], bytes], None], name: str) -> None:
+        try:
+            for message, blob in link.receive():
+                handle(message, blob)
+        except EOFError:
+            self._poller.unregister(link.fileno())
+            self._on_partner_gone(name)
+
+    def _on_partner_gone(self, name: str) -> None:
+        """Go on until the other partner, who saw it too, says why it is over; alone, clean up."""
+        self._partners.discard(name)
+        if not self._partners:
+            self._over = self._over or f"cluster {self._tag} is broken: its nanny and its controller died"
+            end_all(lambda: tagged(self._tag), grace=0.0, timeout=10.0)
+
+    def _on_end(self, message: Mapping[str, Any]) -> None:
+        text = f"cluster {self._tag} ended: {message['reason']} (by {message['by']})"
+        self._over = f"{text}\n{message['tail']}".rstrip()
+
+    # from the relatives
+
+    def _on_nanny(self, message: Mapping[str, Any], blob: bytes) -> None:
+        if message.get("do") == "end":
+            self._on_end(message)
+            return
+        engine = int(message["engine"])
+        seat = self._seats.get(engine)
+        if seat is None or seat.incarnation != message["incarnation"]:
+            return  # it had never registered
+        self._on_messages()  # what it had sent before its end comes first
+        start = 0
+        for chunk in message["chunks"]:
+            start = self._recover(engine, chunk, blob, start)
+        begun = {int(chunk["chunk"]): int(chunk["begun"]) for chunk in message["chunks"]}
+        del self._seats[engine], self._engine_of[seat.identity]
+        cause, tail = str(message["cause"]), str(message["tail"])
+        if engine in self._retiring:
+            self._retiring.discard(engine)
+            cause = f"it was scaled down and had not finished in time, {cause}"
+        for lost in self._scheduler.engine_lost(engine, begun):
+            self._tell_lost(lost, f"engine {engine} on {seat.host} died ({cause}) while it ran this task", cause, tail)
+
+    def _recover(self, engine: int, chunk: Mapping[str, Any], blob: bytes, start: int) -> int:
+        """Settle what a dead engine had finished and not told; return where the next chunk's results begin."""
+        number = int(chunk["chunk"])
+        settled = self._scheduler.settled(engine, number)
+        for index, (status, size) in enumerate(chunk["finished"]):
+            payload = blob[start : start + max(0, size)]
+            start += max(0, size)
+            if settled is None or index < settled:
+                continue
+            if size < 0:
+                text = f"engine {engine} died right after this task had finished; its result was too large to be saved"
+                status, payload = Status.LOST, json.dumps({"message": text, "engine": engine}).encode()
+            done = wire.Done(number, index, 1, -1, wire.lengths([payload]), bytes((status,)), payload)
+            self._on_done(engine, done)
+        return start
+
+    def _on_controller(self, message: Mapping[str, Any], _: bytes) -> None:
+        match message["do"]:
+            case "load":
+                self._note_load()
+                self._tell_load()
+            case "retire":
+                chosen = self._scheduler.retire(map(int, message["engines"]), int(message["count"]))
+                self._retiring.update(chosen)
+                reply = {"event": "retired", "set": message["set"], "asked": message["count"], "engines": chosen}
+                self._controller.send(reply)
+                for engine in chosen:
+                    self._tell_if_idle(engine)
+            case "drop":
+                for lost in self._scheduler.engine_gone(int(message["engine"]), map(int, message["expected"])):
+                    self._tell_lost(lost, f"engine {message['engine']} left before it could take this task", "", "")
+            case "end":
+                self._on_end(message)
+
+    # from clients and engines
+
+    def _on_messages(self) -> None:
+        for _ in range(_BURST):
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            identity = frames[0].bytes
+            try:
+                self._on_message(identity, [frame.buffer for frame in frames[1:]])
+            except (ValueError, KeyError, TypeError) as error:
+                logger.warning("message of %d frames not understood and dropped: %r", len(frames), error)
+            except zmq.ZMQError as error:
+                logger.warning("message could not be answered: %s", error)
+
+    def _on_message(self, identity: bytes, frames: list[Buffer]) -> None:
+        kind = wire.kind_of(frames)
+        engine = self._engine_of.get(identity)
+        if kind is Kind.HELLO:
+            self._on_hello(identity, Notice.decode(frames).data)
+        elif engine is not None:
+            if kind is Kind.DONE:
+                self._on_done(engine, wire.Done.decode(frames))
+        elif identity in self._clients:
+            self._on_client(identity, kind, frames)
+        elif kind is not Kind.BYE:
+            refusal = {"error": "NotAuthorized", "message": f"say hello with the secret of cluster {self._tag} first"}
+            self._send(identity, Notice(Kind.REFUSED, refusal).encode())
+
+    def _on_hello(self, identity: bytes, hello: Mapping[str, Any]) -> None:
+        refusal = None
+        if not hmac.compare_digest(str(hello["secret"]).encode(), self._secret):
+            refusal = {"error": "NotAuthorized", "message": f"wrong secret for cluster {self._tag}"}
+        elif list(hello["python"]) != list(sys.version_info[:2]):
+            theirs, ours = (".".join(map(str, version)) for version in (hello["python"], sys.version_info[:2]))
+            text = f"cluster {self._tag} runs Python {ours}, this {hello['role']} runs {theirs}: use the same minor version"
+            refusal = {"error": "VersionMismatch", "message": text}
+        if refusal is not None:
+            logger.warning("refused a %s: %s", hello["role"], refusal["message"])
+            self._send(identity, Notice(Kind.REFUSED, refusal).encode())
+        elif hello["role"] == "engine":
+            engine, incarnation = int(hello["engine"]), int(hello["incarnation"])
+            self._seats[engine] = _Seat(identity, incarnation, str(hello["host"]))
+            self._engine_of[identity] = engine
+            self._scheduler.engine_up(engine)
+            self._send(identity, Notice(Kind.WELCOME, {}).encode())
+            self._controller.send({"event": "up", "engine": engine, "incarnation": incarnation})
+        else:
+            self._clients[identity] = self._watch(hello["process"])
+            self._alone_since = None
+            self._send(identity, Notice(Kind.WELCOME, {"engines": sorted(self._seats)}).encode())
+
+    def _watch(self, data: Mapping[str, Any]) -> int | None:
+        """Return a pidfd of a client's process, to know at once when it is gone."""
+        who = Identity.from_dict(data)
+        try:
+            pidfd = os.pidfd_open(who.pid)
+        except OSError:
+            return None
+        if liveness(who) is not Liveness.ALIVE:
+            os.close(pidfd)
+            return None
+        self._poller.register(pidfd, zmq.POLLIN)
+        return pidfd
+
+    def _client_gone(self, identity: bytes) -> None:
+        """Forget a client; its tasks go on."""
+        pidfd = self._clients.pop(identity, None)
+        if pidfd is not None:
+            self._poller.unregister(pidfd)
+            os.close(pidfd)
+        if not self._clients:
+            self._alone_since = time.monotonic()
+
+    def _on_client(self, identity: bytes, kind: Kind, frames: list[Buffer]) -> None:
+        match kind:
+            case Kind.SUBMIT:
+                self._on_submit(identity, wire.Submit.decode(frames))
+            case Kind.FUNCTION:
+                function = wire.Function.decode(frames)
+                self._functions[function.key] = function.blob
+            case Kind.CANCEL:
+                number = wire.Cancel.decode(frames).number
+                success = self._scheduler.cancel(identity, number)
+                self._send(identity, wire.Cancelled(number, success).encode())
+            case Kind.ASK:
+                question = Notice.decode(frames).data
+                answer = {"id": question["id"], "engines": sorted(set(self._seats) - self._retiring)}
+                self._send(identity, Notice(Kind.ANSWER, answer).encode())
+            case Kind.BYE:
+                self._client_gone(identity)
+            case _:
+                raise ValueError(f"{kind!r} is not for a client to send")
+
+    def _on_submit(self, client: bytes, message: wire.Submit) -> None:
+        options = message.options or {}
+        engines = options.get("engines")
+        wanted = None if engines is None else frozenset(map(int, engines))
+        work = Work(client, message.base, message.count, message.function, wanted, int(options.get("retries", 0)))
+        ends = wire.offsets(message.sizes, message.count)
+        if ends[-1] != len(message.body) or message.function not in self._functions:
+            raise ValueError("a submit whose sizes do not fit, or of an unknown function")
+        if wanted is not None and not wanted & self._seats.keys():
+            text = f"no such engine: {sorted(wanted)}; up are: {sorted(self._seats)}"
+            for index in range(work.count):
+                self._tell_lost(Lost(work, index, None), text, "", "")
+            return
+        self._payloads[work] = _Payload(ends, message.sizes, message.body, message.buffers)
+        self._scheduler.submit(work)
+
+    def _on_done(self, engine: int, message: wire.Done) -> None:
+        piece = self._scheduler.done(engine, message.chunk, message.count, message.busy / 1e9)
+        if piece is None:
+            return
+        count = piece.stop - piece.start
+        if count != message.count:
+            logger.error("engine %d told of %d tasks where %d were expected", engine, message.count, count)
+            return
+        results = wire.Results(
+            piece.work.base + piece.start, count, message.sizes, message.statuses, message.body, message.buffers
+        )
+        self._send(piece.work.client, results.encode())
+        self._release(piece.work)
+        if engine in self._retiring:
+            self._tell_if_idle(engine)
+
+    def _tell_if_idle(self, engine: int) -> None:
+        if self._scheduler.is_idle(engine):
+            self._controller.send({"event": "idle", "engine": engine})
+
+    # to engines and clients
+
+    def _dispatch(self) -> None:
+        for assignment in self._scheduler.assign():
+            self._send_chunk(assignment)
+
+    def _send_chunk(self, assignment: Assignment) -> None:
+        piece, seat = assignment.slice, self._seats[assignment.engine]
+        work, payload = piece.work, self._payloads[piece.work]
+        ends = payload.offsets
+        body = memoryview(payload.body)[ends[piece.start] : ends[piece.stop]]
+        sizes = payload.sizes[8 * piece.start : 8 * piece.stop]
+        function = bytes(work.function)  # type: ignore[call-overload]
+        blob: Buffer = b""
+        if function not in seat.functions:
+            seat.functions.add(function)
+            blob = self._functions[function]
+        chunk = wire.Chunk(
+            assignment.chunk,
+            work.base + piece.start,
+            piece.stop - piece.start,
+            function,
+            sizes,
+            body,
+            blob,
+            payload.buffers,
+        )
+        self._send(seat.identity, chunk.encode())
+
+    def _send(self, identity: Any, frames: Sequence[Buffer]) -> None:
+        # Small frames are copied, large ones handed over; a partner that is gone is no error.
+        self._socket.send(identity, zmq.SNDMORE)
+        for frame in frames[:-1]:
+            self._socket.send(frame, zmq.SNDMORE, copy=len(frame) < 1 << 16)
+        self._socket.send(frames[-1], copy=len(frames[-1]) < 1 << 16)
+
+    def _tell_lost(self, lost: Lost, message: str, cause: str, tail: str) -> None:
+        if tail:
+            message = f"{message}; its last output:\n{tail}"
+        content = {"message": f"{message}", "engine": lost.engine, "cause": cause, "output": tail}
+        payload = json.dumps(content).encode()
+        number = lost.work.base + lost.index
+        results = wire.Results(number, 1, wire.lengths([payload]), bytes((Status.LOST,)), payload)
+        self._send(lost.work.client, results.encode())
+        self._release(lost.work)
+
+    def _release(self, work: Work) -> None:
+        if work.unsettled == 0:
+            self._payloads.pop(work, None)
+
+    # load
+
+    def _note_load(self) -> None:
+        load = self._scheduler.load
+        if load.queued or load.running:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = time.monotonic()
+        # The controller was told "busy" or "not alone" and decides by that: tell it once when that is over.
+        busy, attended = self._told
+        if (busy and self._idle_since is not None) or (attended and self._alone_since is not None):
+            self._tell_load()
+
+    def _tell_load(self) -> None:
+        load = self._scheduler.load
+        self._told = (self._idle_since is None, self._alone_since is None)
+        self._controller.send(
+            {
+                "event": "load",
+                "queued": load.queued,
+                "running": load.running,
+                "settled": load.settled,
+                "clients": len(self._clients),
+                "engines": {str(engine): tasks for engine, tasks in self._scheduler.engines.items()},
+                "idle_since": self._idle_since,
+                "alone_since": self._alone_since,
+            }
+        )
+
+
+def run(boot: Mapping[str, Any], nanny: Link, controller: Link) -> None:
+    """Be the broker in a fork of the nanny."""
+    # Nanny or controller say when it is over; a signal to the group is for the engines.
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, signal.SIG_IGN)
+    Broker(boot, nanny, controller).run()

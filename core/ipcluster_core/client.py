@@ -1,0 +1,290 @@
+"""A step's connection to run work: an `Executor` whose tasks run on the engines of a named cluster.
+
+The lean path of a step: record, socket, first result, with neither asyncio nor pydantic.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from . import errors
+from .connection import Connection, Options
+from .futures import TaskFuture
+from .incarnation import read_record
+from .record import ClusterState, Record
+from .store import Store, open_store
+
+if TYPE_CHECKING:
+    from .handle import ClusterHandle
+
+__all__ = ["Client", "resolve"]
+
+T = TypeVar("T")
+
+
+def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store | None) -> tuple[Store, Record]:
+    """Return the store and the record of a cluster given by name, handle, dict or JSON.
+
+    Raises
+    ------
+    ClusterNotFound
+        There is no such record.
+    StaleHandle
+        The handle is of another incarnation.
+    """
+    text = cluster.model_dump() if hasattr(cluster, "model_dump") else cluster
+    if isinstance(text, str) and text.lstrip().startswith("{"):
+        text = json.loads(text)
+    if isinstance(text, str):
+        opened = store if store is not None and not isinstance(store, str) else open_store(store)
+        return opened, read_record(opened, text)
+    if not isinstance(text, dict):
+        raise TypeError(f"a cluster is given by name, handle, dict or JSON, not by {type(cluster).__name__}")
+    if text.get("schema") != 1:
+        raise errors.ClusterError(f"a handle of schema {text.get('schema')!r} cannot be read by this version: it reads 1")
+    opened = store if store is not None and not isinstance(store, str) else open_store(store or text["store"])
+    record = read_record(opened, text["name"])
+    if record.uid != text["uid"]:
+        raise errors.StaleHandle(
+            f"the handle is of cluster {text['name']!r} #{text['incarnation']}, which is over; "
+            f"that name now belongs to #{record.incarnation} ({record.state})"
+        )
+    return opened, record
+
+
+class Client(concurrent.futures.Executor):
+    """Runs functions on the engines of a cluster.
+
+    A `concurrent.futures.Executor`: its futures work with `concurrent.futures.wait`, `as_completed` and
+    ``asyncio.wrap_future``. Leaving a ``with`` block waits for the results and disconnects; it never ends the
+    cluster. Work that was sent goes on when the client goes.
+    """
+
+    def __init__(self, connection: Connection, options: Options | None = None) -> None:
+        self._connection = connection
+        self._options = options or Options()
+
+    @classmethod
+    def connect(
+        cls,
+        cluster: str | Mapping[str, Any] | ClusterHandle,
+        *,
+        store: str | Store | None = None,
+        timeout: float = 30.0,
+    ) -> Self:
+        """Connect to a running cluster from any process that reaches its store.
+
+        Parameters
+        ----------
+        cluster
+            Name, handle, dict or JSON string of a handle.
+        store
+            Store or its URL; default: the handle's, else as `open_store` has it.
+        timeout
+            Seconds to wait for a cluster that is still being created, and for its answer.
+
+        Raises
+        ------
+        ClusterNotFound
+            There is no such record.
+        ClusterEnded
+            It has ended; the message says when, why and by whom.
+        StaleHandle
+            The handle is of an earlier incarnation.
+        ClusterBroken
+            Its processes are gone.
+        ClusterTimeout
+            No answer within `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        opened, record = resolve(cluster, store)
+        while record.require_living().state is ClusterState.CREATING:
+            if time.monotonic() > deadline:
+                raise errors.ClusterTimeout(f"{record.title} is still being created after {timeout:g} s")
+            time.sleep(0.02)  # a record cannot be waited for, only read again
+            record = read_record(opened, record.name)
+        return cls(Connection(opened, record, max(1.0, deadline - time.monotonic())))
+
+    @property
+    def name(self) -> str:
+        """Name of the cluster."""
+        return self._connection.record.name
+
+    def options(
+        self, *, retries: int | None = None, engines: Sequence[int] | None = None, timeout: float | None = None
+    ) -> Self:
+        """Return a view of this client with settings for what is submitted through it.
+
+        Parameters
+        ----------
+        retries
+            How often a task may be run again after it was lost together with its engine. Default 0: at most once.
+        engines
+            Ids of the engines that may run the tasks. Default: any.
+        timeout
+            Seconds that `map` and `run` wait for all results, where they are not told otherwise.
+        """
+        now = self._options
+        changed = Options(
+            now.retries if retries is None else retries,
+            now.engines if engines is None else tuple(engines),
+            now.timeout if timeout is None else timeout,
+        )
+        return type(self)(self._connection, changed)
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> TaskFuture[T]:
+        """Run ``fn(*args, **kwargs)`` on an engine.
+
+        Arguments are pickled now. The future's ``result()`` raises what the task raised (the engine's traceback is
+        its ``__cause__``), `EngineLost` when the engine died with it, `ClusterEnded` or `ClusterBroken` when the
+        cluster went.
+
+        Raises
+        ------
+        ClusterEnded, ClusterBroken
+            The cluster is gone already.
+        RuntimeError
+            The client was shut down.
+        """
+        return self._connection.submit(fn, args, kwargs, self._options)
+
+    def map(  # type: ignore[override]
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+    ) -> Iterator[T]:
+        """Run `fn` over the items of the iterables; yield results in their order.
+
+        Parameters
+        ----------
+        fn
+            Called with one item of each iterable.
+        iterables
+            Read to the end at once; the shortest sets the length.
+        timeout
+            Seconds from now until the last result must be here.
+        chunksize
+            Items per task. Default: each item is a task of its own, with its own failure; small ones travel together
+            anyway. More than 1 makes one task of so many items, which fail together.
+
+        Raises
+        ------
+        ClusterTimeout
+            A result was not there in time; raised while iterating.
+        """
+        limit = self._options.timeout if timeout is None else timeout
+        deadline = None if limit is None else time.monotonic() + limit
+        calls = zip(*iterables, strict=False)
+        if chunksize is not None and chunksize > 1:
+            return itertools.chain.from_iterable(self._collect(self._submit_chunks(fn, calls, chunksize), deadline))
+        submit, options = self._connection.submit, self._options
+        return self._collect([submit(fn, call, {}, options) for call in calls], deadline)
+
+    def _submit_chunks(
+        self, fn: Callable[..., T], calls: Iterable[tuple[Any, ...]], size: int
+    ) -> list[TaskFuture[list[T]]]:
+        calls = iter(calls)
+        chunks = iter(lambda: list(itertools.islice(calls, size)), [])
+        whole = _ApplyToAll(fn)
+        return [self._connection.submit(whole, (chunk,), {}, self._options) for chunk in chunks]
+
+    def _collect(self, futures: list[TaskFuture[T]], deadline: float | None) -> Iterator[T]:
+        waiting = deque(futures)
+        try:
+            while waiting:
+                yield self._result(waiting.popleft(), deadline)
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def _result(self, future: TaskFuture[T], deadline: float | None) -> T:
+        if deadline is None:
+            return future.result()
+        try:
+            return future.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            if future.done():
+                raise  # the task's own
+            raise errors.ClusterTimeout(f"results of cluster {self.name!r} did not come in time") from None
+
+    def run(
+        self,
+        fn: Callable[..., T],
+        /,
+        *args: Any,
+        engines: str | Sequence[int] = "all",
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> dict[int, T]:
+        """Run ``fn(*args, **kwargs)`` once on each engine.
+
+        Parameters
+        ----------
+        fn, args, kwargs
+            The call.
+        engines
+            Ids, or ``"all"`` that are up now.
+        timeout
+            Seconds to wait for all results; default no limit but the cluster's end.
+
+        Returns
+        -------
+        dict
+            Result by engine id.
+
+        Raises
+        ------
+        ClusterTimeout
+            A result was not there in time.
+        """
+        limit = self._options.timeout if timeout is None else timeout
+        deadline = None if limit is None else time.monotonic() + limit
+        if isinstance(engines, str) and engines != "all":
+            raise ValueError(f"engines is 'all' or a sequence of ids, not {engines!r}")
+        ids = self._connection.ask_engines(10.0 if limit is None else limit) if isinstance(engines, str) else engines
+        futures = {engine: self.options(engines=[engine]).submit(fn, *args, **kwargs) for engine in ids}
+        return {engine: self._result(future, deadline) for engine, future in futures.items()}
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Disconnect. Idempotent; never ends the cluster.
+
+        Parameters
+        ----------
+        wait
+            Return when all results are here. Otherwise tasks that were sent go on, and their results are dropped.
+        cancel_futures
+            Cancel the tasks that no engine has been given yet.
+        """
+        self._connection.close(wait=wait, cancel=cancel_futures)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # After an error nobody is left to take the results: do not wait for them.
+        self.shutdown(wait=kind is None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._connection.record.title}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a Client cannot be sent elsewhere: send the name ({self.name!r}) and connect there")
+
+
+class _ApplyToAll:
+    """One task for many calls."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, calls: list[tuple[Any, ...]]) -> list[Any]:
+        function = self._function
+        return [function(*call) for call in calls]

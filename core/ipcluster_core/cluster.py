@@ -1,0 +1,445 @@
+"""The live object with the verbs. Holds no socket: each verb opens, asks, closes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from . import creation, ending
+from ._sync import run, synced, synced_class
+from .backends import get_backend
+from .client import resolve
+from .control import ask
+from .ending import TeardownReport
+from .errors import ClusterBroken, ClusterEnded, ClusterNotFound, ClusterTimeout, StaleHandle
+from .incarnation import CONTROL, find_record, read_record, secret_of
+from .lifecycle import IfExists
+from .record import ClusterState, Record
+from .store import Store, open_store
+
+if TYPE_CHECKING:
+    from .handle import ClusterHandle
+    from .spec import ClusterSpec, SpecFields
+
+__all__ = ["Cluster", "ClusterStatus", "EngineStatus"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """One engine. `tasks` is the number it holds; `seconds` how long it is in its state."""
+
+    id: int
+    set: str
+    state: str
+    incarnation: int
+    pid: int | None
+    tasks: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """How a cluster is.
+
+    `tasks` has the keys queued, running, settled; `reasons` says what is wrong or how it ended; `ends_in` the seconds
+    until a limit ends it, by limit.
+    """
+
+    name: str
+    incarnation: int
+    state: ClusterState
+    sets: Mapping[str, int] = field(default_factory=dict)
+    engines: tuple[EngineStatus, ...] = ()
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    clients: int = 0
+    reasons: tuple[str, ...] = ()
+    ends_in: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def up(self) -> int:
+        """Number of engines that are up."""
+        return sum(engine.state == "up" for engine in self.engines)
+
+
+class Cluster:
+    """A named cluster.
+
+    ``await Cluster.create("nightly", n=4)`` makes one, ``await Cluster.connect("nightly")`` finds it again from any
+    process. Each coroutine has a blocking twin with ``_sync`` behind its name. ``with Cluster("tmp", n=4)`` creates
+    and ends it; ``with Cluster.connect_sync("nightly")`` never ends it.
+
+    Parameters
+    ----------
+    name, spec, if_exists, claim, store, timeout, fields
+        As for `create`; nothing happens before the ``with`` block is entered.
+    shutdown_on_close
+        Whether leaving the ``with`` block ends the cluster.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: ClusterSpec | None = None,
+        *,
+        if_exists: IfExists = "fail",
+        claim: str | None = None,
+        store: str | Store | None = None,
+        timeout: float = 60.0,
+        shutdown_on_close: bool = True,
+        **fields: Unpack[SpecFields],
+    ) -> None:
+        self._name = name
+        self._plan = (spec, if_exists, claim, timeout, fields)
+        self._shutdown_on_close = shutdown_on_close
+        self._store = _open(store)
+        self._found: Record | None = None
+        self._claim: str | None = None
+        self._counter: int | None = None
+
+    # getting one
+
+    @staticmethod
+    async def create(
+        name: str,
+        spec: ClusterSpec | None = None,
+        *,
+        if_exists: IfExists = "fail",
+        claim: str | None = None,
+        store: str | Store | None = None,
+        timeout: float = 60.0,
+        **fields: Unpack[SpecFields],
+    ) -> Cluster:
+        """Create a cluster that outlives this process, or attach to the one of that name.
+
+        Safe to repeat: of any number of concurrent creates one makes the cluster. A create that was killed half way
+        is cleaned up by the next one.
+
+        Parameters
+        ----------
+        name
+            1 to 63 lower-case letters, digits and dashes.
+        spec
+            What it is to be; or give its fields (``n=4, idle_timeout=600``, see `ClusterSpec`) as keywords.
+        if_exists
+            What to do when there is a living cluster of that name: "fail", "attach" to it as it is, or "replace" it.
+        claim
+            Name of the run that uses it. A teardown with that claim ends the cluster only when no other is left.
+        store
+            Store or its URL; default as `open_store` has it.
+        timeout
+            Seconds until ``at_least`` engines (default: all) must be up.
+
+        Raises
+        ------
+        ClusterExists
+            There is one, and ``if_exists="fail"``.
+        LaunchError
+            It could not be started; the message ends with the last output of what failed. Nothing is left of it.
+        ClusterTimeout
+            It was not ready in time. Nothing is left of it.
+        ValueError
+            The name or the spec is not valid.
+        """
+        cluster = Cluster(name, spec, if_exists=if_exists, claim=claim, store=store, timeout=timeout, **fields)
+        await cluster._create(owned=False)
+        return cluster
+
+    @staticmethod
+    async def connect(
+        cluster: str | Mapping[str, Any] | ClusterHandle,
+        *,
+        store: str | Store | None = None,
+        timeout: float = 30.0,
+        claim: str | None = None,
+    ) -> Cluster:
+        """Find a cluster again, from any process that reaches its store.
+
+        Parameters
+        ----------
+        cluster
+            Name, handle, dict or JSON string of a handle.
+        store
+            Store or its URL; default: the handle's, else as `open_store` has it.
+        timeout
+            Seconds to wait for one that is still being created.
+        claim
+            Name of the run that uses it from now on, see `create`.
+
+        Raises
+        ------
+        ClusterNotFound
+            There is no such cluster.
+        ClusterEnded
+            It has ended; the message says when, why and by whom.
+        StaleHandle
+            The handle is of an earlier incarnation.
+        ClusterBroken
+            Its processes are gone.
+        ClusterTimeout
+            It was not ready in time.
+        """
+        deadline = time.monotonic() + timeout
+        opened, record = await asyncio.to_thread(resolve, cluster, store)
+        while record.require_living().state is ClusterState.CREATING:
+            _require_head(record)
+            if time.monotonic() > deadline:
+                raise ClusterTimeout(f"{record.title} is still being created after {timeout:g} s")
+            await asyncio.sleep(0.02)  # a record cannot be waited for, only read again
+            opened, record = await asyncio.to_thread(resolve, record.name, opened)
+        _require_head(record)
+        found = Cluster(record.name, store=opened, shutdown_on_close=False)
+        if claim is not None:
+            taken = creation.take_claim(opened, record, claim)
+            record = taken if taken is not None else read_record(opened, record.name).require_living()
+            found._claim, found._counter = claim, record.claims.get(claim)
+        found._found = record
+        return found
+
+    async def _create(self, *, owned: bool) -> None:
+        from .spec import ClusterSpec
+
+        spec, if_exists, claim, timeout, fields = self._plan
+        if spec is not None and fields:
+            raise ValueError(f"give a spec or its fields, not both: {', '.join(sorted(fields))}")
+        record, created = await creation.create(
+            self._store,
+            self._name,
+            spec or ClusterSpec(**fields),
+            if_exists=if_exists,
+            claim=claim,
+            owned=owned,
+            timeout=timeout,
+        )
+        self._found = record
+        self._claim, self._counter = claim, None if claim is None else record.claims[claim]
+        if not created:
+            self._shutdown_on_close = False
+
+    # what it is
+
+    @property
+    def _record(self) -> Record:
+        if self._found is None:
+            raise ClusterNotFound(f"cluster {self._name!r} is made when its with-block is entered")
+        return self._found
+
+    @property
+    def name(self) -> str:
+        """Name of the cluster."""
+        return self._name
+
+    @property
+    def handle(self) -> ClusterHandle:
+        """What to pass to other steps: plain, public, reloadable."""
+        from .handle import ClusterHandle
+
+        record = self._record
+        return ClusterHandle(
+            name=record.name,
+            incarnation=record.incarnation,
+            uid=record.uid,
+            store=self._store.url,
+            backend=record.backend,
+            launcher=record.launcher,
+            created=record.created,
+        )
+
+    @property
+    def claim_counter(self) -> int | None:
+        """Counter of the claim that was taken here, to guard its giving up; None without a claim."""
+        return self._counter
+
+    def client(self, *, timeout: float = 30.0) -> Any:
+        """Connect a client of the backend's own kind; for the native backend a `Client`."""
+        return get_backend(self._record.backend).client(self._store, self._record, timeout=timeout)
+
+    def executor(self, *, timeout: float = 30.0) -> Executor:
+        """Connect a `concurrent.futures.Executor`, whatever the backend."""
+        return get_backend(self._record.backend).executor(self._store, self._record, timeout=timeout)
+
+    # verbs
+
+    async def _ask(self, verb: str, *, timeout: float, **arguments: Any) -> Mapping[str, Any]:
+        """Ask this incarnation's controller; when it does not answer, say what the record and the kernel know."""
+        record = self._current().require_living()
+        _require_head(record)
+        return await ask(record, secret_of(self._store, record), CONTROL, verb, timeout=timeout, **arguments)
+
+    def _current(self) -> Record:
+        found = find_record(self._store, self._name)
+        if found is None:
+            raise ClusterNotFound(f"the record of {self._record.title} is gone from {self._store.url}")
+        if found[0].tag != self._record.tag:
+            raise StaleHandle(f"{self._record.title} is over; that name now belongs to #{found[0].incarnation}")
+        return found[0]
+
+    async def status(self, *, timeout: float = 10.0) -> ClusterStatus:
+        """Return how the cluster is. An ended or broken one has a status too.
+
+        Raises
+        ------
+        ClusterNotFound, StaleHandle
+            Its record is gone, or of another incarnation.
+        ClusterTimeout
+            Its controller lives and did not answer within `timeout` seconds.
+        """
+        record = self._current()
+        if record.state is ClusterState.ENDED:
+            return ClusterStatus(record.name, record.incarnation, record.state, reasons=(record.end_message(),))
+        try:
+            answer = await self._ask("status", timeout=timeout)
+        except ClusterEnded as error:
+            return ClusterStatus(record.name, record.incarnation, ClusterState.ENDING, reasons=(str(error),))
+        except ClusterBroken as error:
+            return ClusterStatus(record.name, record.incarnation, ClusterState.BROKEN, record.sets, reasons=(str(error),))
+        return ClusterStatus(
+            name=record.name,
+            incarnation=record.incarnation,
+            state=ClusterState(answer["state"]),
+            sets=answer["sets"],
+            engines=tuple(EngineStatus(**engine) for engine in answer["engines"]),
+            tasks=answer["tasks"],
+            clients=answer["clients"],
+            reasons=tuple(answer["reasons"]),
+            ends_in=answer["ends_in"],
+        )
+
+    async def wait(self, n: int | None = None, *, timeout: float = 60.0) -> int:
+        """Wait until `n` engines (default: all that were asked for) are up; return how many are.
+
+        Raises
+        ------
+        LaunchError
+            So many can certainly not come up; says why, with the last output of those that failed.
+        ClusterTimeout
+            They were not up within `timeout` seconds.
+        ClusterEnded
+            The cluster ended meanwhile.
+        """
+        answer = await self._ask("wait", timeout=timeout + 2, n=n, limit=timeout)
+        return int(answer["up"])
+
+    async def scale(self, n: int, *, engines: str = "default", timeout: float = 10.0) -> None:
+        """Set the number of engines in a set. Absolute, so it is safe to repeat; returns at once.
+
+        New engines start together, see `wait`. For fewer, idle ones leave first; busy ones finish the tasks they
+        have, for at most five minutes.
+
+        Parameters
+        ----------
+        n
+            Number wanted.
+        engines
+            Name of the set.
+        timeout
+            Seconds for the controller to accept it.
+
+        Raises
+        ------
+        ClusterError
+            There is no such set; the message names those that there are.
+        """
+        await self._ask("scale", timeout=timeout, set=engines, n=n)
+
+    async def logs(
+        self, engines: Sequence[int] | None = None, *, tail: int = 100, timeout: float = 10.0
+    ) -> dict[str, str]:
+        """Return the last `tail` lines that each part wrote, by part ("engine-0", "controller" ...).
+
+        Parameters
+        ----------
+        engines
+            Ids; default all parts.
+        tail
+            Lines of each.
+        timeout
+            Seconds for the controller to answer.
+        """
+        ids = None if engines is None else list(engines)
+        answer = await self._ask("logs", timeout=timeout, engines=ids, tail=tail)
+        return dict(answer["logs"])
+
+    async def teardown(
+        self, *, claim: str | None = None, force: bool = False, timeout: float = 30.0
+    ) -> TeardownReport:
+        """End the cluster, or give up a claim on it. Idempotent; "already gone" is success.
+
+        Ends this incarnation only: a newer cluster of the same name is left alone.
+
+        Parameters
+        ----------
+        claim
+            The claim to give up: the cluster ends when it was the last. Default: the one taken by this object.
+        force
+            End it although others hold claims.
+        timeout
+            Seconds until what is left is given up and named.
+
+        Raises
+        ------
+        ClusterInUse
+            Others hold claims, none was given, and `force` is not set.
+        """
+        mine = claim is None or claim == self._claim
+        return await ending.teardown(
+            self._store,
+            self._record,
+            claim=self._claim if mine else claim,
+            counter=self._counter if mine else None,
+            force=force,
+            timeout=timeout,
+        )
+
+    create_sync = synced_class(create)
+    connect_sync = synced_class(connect)
+    status_sync = synced(status)
+    wait_sync = synced(wait)
+    scale_sync = synced(scale)
+    logs_sync = synced(logs)
+    teardown_sync = synced(teardown)
+
+    # scopes
+
+    async def __aenter__(self) -> Self:
+        """Create the cluster, unless this object is connected to one already."""
+        if self._found is None:
+            await self._create(owned=self._shutdown_on_close)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the cluster if this scope created it."""
+        if self._shutdown_on_close and self._found is not None:
+            await self.teardown(force=True)
+
+    def __enter__(self) -> Self:
+        """Create the cluster, unless this object is connected to one already."""
+        return run(self.__aenter__())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the cluster if this scope created it."""
+        run(self.__aexit__(kind, error, traceback))
+
+    def __repr__(self) -> str:
+        state = "not made yet" if self._found is None else f"#{self._found.incarnation}"
+        return f"<Cluster {self._name!r} {state}>"
+
+
+def _open(store: str | Store | None) -> Store:
+    return open_store(store) if store is None or isinstance(store, str) else store
+
+
+def _require_head(record: Record) -> None:
+    """Raise ClusterBroken when the processes of a living record are gone."""
+    if ending.is_broken(record):
+        raise ClusterBroken(
+            f"{record.title} is broken: it was {record.state}, and its processes are gone; tear it down to clean up"
+        )

@@ -1,0 +1,63 @@
+"""Questions to a controller: one request, one answer, over its control socket.
+
+``{"verb": ..., "secret": ..., **arguments}`` is answered by ``{"ok": true, ...}`` or ``{"ok": false, "error": class
+name, "message": ...}``. Whoever asks opens a socket, asks, and closes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from . import errors
+from .errors import ClusterBroken, ClusterError, ClusterTimeout
+from .link import endpoint
+from .record import Record
+
+__all__ = ["ask"]
+
+async def ask(record: Record, secret: str, socket_name: str, verb: str, *, timeout: float, **arguments: Any) -> Mapping[str, Any]:
+    """Ask the controller of an incarnation, and return its answer.
+
+    Raises
+    ------
+    ClusterBroken
+        Its control socket is not there.
+    ClusterTimeout
+        No answer within `timeout` seconds.
+    ClusterError
+        The controller refused; the subclass is the one that it named.
+    """
+    import asyncio
+
+    import zmq
+    import zmq.asyncio
+
+    if not os.path.exists(os.path.join(record.folder, socket_name)):
+        raise ClusterBroken(f"{record.title} has no control socket: its controller is gone, or not on this host")
+    address, fd = endpoint(record.folder, socket_name)
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    try:
+        socket.connect(address)
+        request = {"verb": verb, "secret": secret, **arguments}
+        await socket.send_multipart([json.dumps(request).encode()])
+        try:
+            (answer,) = await asyncio.wait_for(socket.recv_multipart(), timeout)
+        except TimeoutError:
+            raise ClusterTimeout(
+                f"the controller of {record.title} did not answer {verb!r} within {timeout:g} s"
+            ) from None
+    finally:
+        socket.close()
+        context.term()
+        if fd is not None:
+            os.close(fd)
+    content: dict[str, Any] = json.loads(answer)
+    if not content.pop("ok"):
+        kind = getattr(errors, str(content.get("error")), ClusterError)
+        raise (kind if issubclass(kind, ClusterError) else ClusterError)(str(content.get("message")))
+    return content

@@ -1,0 +1,342 @@
+"""The lifecycle brain of one cluster: performs what `lifecycle` decides, and answers questions.
+
+It sizes the engine sets through the nanny, knows from the broker who is up and how busy, enforces the limits, and
+owns the record while it lives. It never sees user data. When the nanny goes, it ends what is left.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import zmq
+
+from . import errors, process
+from .incarnation import CONTROL, forget, log_path, secret_of, tail_of, update
+from .lifecycle import (
+    Action,
+    AskLoad,
+    ClusterLife,
+    DropEngine,
+    End,
+    EngineState,
+    Ready,
+    RetireEngines,
+    StartEngine,
+    StopEngine,
+    limits_of,
+)
+from .link import Link, endpoint
+from .record import ClusterState, Ended, Record, utc_now
+from .store import open_store
+
+__all__ = ["Controller", "run"]
+
+logger = logging.getLogger("ipcluster.controller")
+
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """A client that waits until `n` engines are up."""
+
+    client: bytes
+    n: int
+    until: float
+
+
+class Controller:
+    """Runs until the cluster is over."""
+
+    def __init__(self, boot: Mapping[str, Any], nanny: Link, broker: Link) -> None:
+        spec = boot["spec"]
+        self._boot = boot
+        self._tag = str(boot["tag"])
+        self._folder = str(boot["folder"])
+        self._nanny, self._broker = nanny, broker
+        self._store = open_store(str(boot["store"]))
+        sets = {str(name): int(n) for name, n in boot["sets"].items()}
+        self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec))
+        self._load: Mapping[str, Any] = {"queued": 0, "running": 0, "settled": 0, "clients": 0, "engines": {}}
+        self._asking_status: list[bytes] = []
+        self._waits: list[_Wait] = []
+        self._secret = b""
+        self._over = False
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._verbs: dict[str, Callable[[bytes, Mapping[str, Any]], None]] = {
+            "status": self._on_status,
+            "wait": self._on_wait,
+            "scale": self._on_scale,
+            "logs": self._on_logs,
+            "end": self._on_end,
+        }
+
+    def run(self) -> None:
+        """Serve until the end was carried out by the nanny, or the nanny is gone."""
+        found = self._store.read("record", self._tag.partition("/")[0])
+        if found is None:
+            raise errors.ClusterError(f"the record of {self._tag} is gone")
+        self._secret = secret_of(self._store, Record.from_dict(found.value)).encode()
+        address, fd = endpoint(self._folder, CONTROL)
+        self._socket.bind(address)
+        self._socket.linger = 200
+        poller = zmq.Poller()
+        for source in (self._socket, self._nanny.fileno(), self._broker.fileno()):
+            poller.register(source, zmq.POLLIN)
+        while not self._over:
+            ready = dict(poller.poll(self._wait_ms()))
+            if self._nanny.fileno() in ready:
+                self._from(self._nanny, self._on_nanny, self._on_nanny_gone)
+            if self._broker.fileno() in ready and not self._over:
+                # The nanny reaps the broker and decides; here its silence only has to be borne.
+                self._from(self._broker, self._on_broker, lambda: poller.unregister(self._broker.fileno()))
+            if self._socket in ready:
+                self._on_requests()
+            self._perform(self._life.tick(time.monotonic()))
+            self._answer_waits(time.monotonic())
+        self._socket.close()
+        self._context.term()
+        if fd is not None:
+            os.close(fd)
+
+    # from nanny and broker
+
+    @staticmethod
+    def _from(link: Link, handle: Callable[[Mapping[str, Any]], None], gone: Callable[[], object]) -> None:
+        try:
+            for message, _ in link.receive():
+                handle(message)
+        except EOFError:
+            gone()
+
+    def _on_nanny(self, message: Mapping[str, Any]) -> None:
+        now = time.monotonic()
+        match message.get("event"):
+            case "started":
+                self._life.engine_started(int(message["engine"]), int(message["pid"]))
+            case "died":
+                logger.info("engine %s of %s ended: %s", message["engine"], self._tag, message["cause"])
+                engine, cause = int(message["engine"]), str(message["cause"])
+                self._perform(self._life.engine_died(engine, cause, str(message["tail"]), now))
+            case "owner_gone":
+                self._perform(self._life.end("the process whose with-block owned it is gone", "owner"))
+            case _:
+                # The only command: the end. Whoever still waits is told why.
+                self._refuse_waits(f"ended: {message['reason']}", str(message["tail"]))
+                self._over = True
+
+    def _on_broker(self, message: Mapping[str, Any]) -> None:
+        now = time.monotonic()
+        match message["event"]:
+            case "bound":
+                # Both sockets are there: whoever connects from now on need not try again.
+                self._nanny.send({"do": "ready"})
+                self._perform(self._life.begin(now))
+            case "up":
+                self._perform(self._life.engine_up(int(message["engine"]), int(message["incarnation"]), now))
+            case "retired":
+                asked, engines = int(message["asked"]), [int(engine) for engine in message["engines"]]
+                self._perform(self._life.engines_retired(str(message["set"]), asked, engines, now))
+            case "idle":
+                self._perform(self._life.engine_idle(int(message["engine"]), now))
+            case "load":
+                self._load = message
+                self._perform(self._life.load(message["idle_since"], message["alone_since"], now))
+                for client in self._asking_status:
+                    self._reply(client, self._status())
+                self._asking_status.clear()
+
+    def _on_nanny_gone(self) -> None:
+        """End what the nanny cannot end any more: every process that carries the tag."""
+        self._over = True
+        logger.error("the nanny of %s died", self._tag)
+        ended = Ended("its nanny died (killed from outside, or a crash)", utc_now(), "controller")
+        self._broker.send({"do": "end", "reason": ended.reason, "by": ended.by, "tail": ""})
+        self._refuse_waits(ended.reason, "")
+        # Clients look the reason up the moment the broker is gone.
+        update(self._store, self._tag, lambda record: record.with_state(ClusterState.ENDED, ended=ended))
+        process.end_all(lambda: process.tagged(self._tag), grace=0.5, timeout=10.0)
+        forget(self._store, self._tag, self._folder)
+
+    # actions
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case StartEngine(engine, incarnation, _):
+                    self._nanny.send({"do": "start", "engine": engine, "incarnation": incarnation})
+                case StopEngine(engine, late):
+                    if late:
+                        logger.warning("engine %d of %s had not drained in time and is ended", engine, self._tag)
+                    self._nanny.send({"do": "stop", "engine": engine})
+                case RetireEngines(name, engines, count):
+                    self._broker.send({"do": "retire", "set": name, "engines": engines, "count": count})
+                case DropEngine(engine, expected):
+                    self._broker.send({"do": "drop", "engine": engine, "expected": expected})
+                case AskLoad():
+                    self._broker.send({"do": "load"})
+                case Ready():
+                    self._become_running()
+                case End(reason, by, tail):
+                    self._become_ending(reason, by, tail)
+
+    def _become_running(self) -> None:
+        def change(record: Record) -> Record | None:
+            return record.with_state(ClusterState.RUNNING) if record.state is ClusterState.CREATING else None
+
+        if update(self._store, self._tag, change) is None:
+            self._perform(self._life.end("its record was taken over or torn down before it was ready", "controller"))
+        logger.info("%s is running", self._tag)
+
+    def _become_ending(self, reason: str, by: str, tail: str) -> None:
+        logger.info("%s is ending: %s", self._tag, reason)
+        update(self._store, self._tag, lambda record: record.with_state(ClusterState.ENDING))
+        self._nanny.send({"do": "end", "reason": reason, "by": by, "tail": tail})
+
+    # questions
+
+    def _on_requests(self) -> None:
+        while True:
+            try:
+                client, body = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            except ValueError:
+                continue  # not two frames: not from a client of ours
+            try:
+                request = json.loads(body)
+                if not hmac.compare_digest(str(request["secret"]).encode(), self._secret):
+                    raise errors.NotAuthorized(f"wrong secret for {self._tag}")
+                self._verbs[request["verb"]](client, request)
+            except errors.ClusterError as error:
+                self._refuse(client, error)
+            except (ValueError, KeyError, TypeError) as error:
+                self._refuse(client, errors.ClusterError(f"request not understood: {error!r}"))
+
+    def _reply(self, client: bytes, content: Mapping[str, Any]) -> None:
+        self._socket.send_multipart([client, json.dumps({"ok": True, **content}).encode()])
+
+    def _refuse(self, client: bytes, error: errors.ClusterError) -> None:
+        answer = {"ok": False, "error": type(error).__name__, "message": str(error)}
+        self._socket.send_multipart([client, json.dumps(answer).encode()])
+
+    def _on_status(self, client: bytes, _: Mapping[str, Any]) -> None:
+        self._asking_status.append(client)
+        self._broker.send({"do": "load"})
+
+    def _status(self) -> dict[str, Any]:
+        now, life = time.monotonic(), self._life
+        engines = [
+            {
+                "id": engine.id,
+                "set": engine.set,
+                "state": str(engine.state),
+                "incarnation": engine.incarnation,
+                "pid": engine.pid,
+                "tasks": int(self._load["engines"].get(str(engine.id), 0)),
+                "seconds": round(now - engine.since, 3),
+            }
+            for engine in sorted(life.engines.values(), key=lambda e: e.id)
+        ]
+        return {
+            "state": str(self._state()),
+            "sets": life.sets,
+            "engines": engines,
+            "tasks": {key: self._load[key] for key in ("queued", "running", "settled")},
+            "clients": self._load["clients"],
+            "reasons": life.reasons(),
+            "ends_in": self._ends_in(now),
+        }
+
+    def _state(self) -> ClusterState:
+        if self._life.over:
+            return ClusterState.ENDING
+        return ClusterState.CREATING if self._life.ready_at is None else ClusterState.RUNNING
+
+    def _ends_in(self, now: float) -> dict[str, float]:
+        """Return the seconds until each limit that is running would end the cluster."""
+        life, limits = self._life, self._life.limits
+        found = {}
+        if life.ready_at is not None and limits.lifetime is not None:
+            found["lifetime"] = life.ready_at + limits.lifetime - now
+        if life.ready_at is not None and limits.idle_timeout is not None and life.idle_since is not None:
+            found["idle_timeout"] = max(life.idle_since, life.ready_at) + limits.idle_timeout - now
+        return {name: round(seconds, 1) for name, seconds in found.items()}
+
+    def _on_wait(self, client: bytes, request: Mapping[str, Any]) -> None:
+        n = request["n"]
+        wanted = sum(self._life.sets.values()) if n is None else int(n)
+        self._waits.append(_Wait(client, wanted, time.monotonic() + float(request["limit"])))
+
+    def _answer_waits(self, now: float) -> None:
+        waiting = []
+        for wait in self._waits:
+            up, reachable = self._life.count(EngineState.UP), self._life.reachable()
+            reasons = "\n".join(self._life.reasons())
+            if up >= wait.n:
+                self._reply(wait.client, {"up": up})
+            elif self._life.over is None and reachable < wait.n:
+                asked = sum(self._life.sets.values())
+                why = reasons or f"it has a size of {asked}: scale it first"
+                text = f"{up} of {wait.n} engines of {self._tag} are up, and no more than {reachable} can be: {why}"
+                self._refuse(wait.client, errors.LaunchError(text))
+            elif now >= wait.until:
+                text = f"{up} of {wait.n} engines of {self._tag} are up\n{reasons}".rstrip()
+                self._refuse(wait.client, errors.ClusterTimeout(text))
+            else:
+                waiting.append(wait)
+        self._waits = waiting
+
+    def _refuse_waits(self, reason: str, tail: str) -> None:
+        text = f"{self._tag}: {reason}\n{tail}".rstrip()
+        failed = errors.LaunchError if self._life.ready_at is None else errors.ClusterEnded
+        for client in [*(wait.client for wait in self._waits), *self._asking_status]:
+            self._refuse(client, failed(text))
+        self._waits.clear()
+        self._asking_status.clear()
+
+    def _on_scale(self, client: bytes, request: Mapping[str, Any]) -> None:
+        name, n = str(request["set"]), int(request["n"])
+        if name not in self._life.sets:
+            known = ", ".join(sorted(self._life.sets))
+            raise errors.ClusterError(f"{self._tag} has no engine set {name!r}; it has: {known}")
+        if n < 0:
+            raise errors.ClusterError("the number of engines cannot be negative")
+        logger.info("%s: set %s scales from %d to %d", self._tag, name, self._life.sets[name], n)
+        self._perform(self._life.scale(name, n, time.monotonic()))
+        update(self._store, self._tag, lambda record: replace(record, sets=self._life.sets))
+        self._reply(client, {"n": n})
+
+    def _on_logs(self, client: bytes, request: Mapping[str, Any]) -> None:
+        lines, engines = int(request["tail"]), request["engines"]
+        parts = ["nanny", "controller", "broker"] if engines is None else []
+        parts += [f"engine-{int(engine)}" for engine in (sorted(self._life.engines) if engines is None else engines)]
+        logs = {part: tail_of(log_path(self._folder, part), lines=lines) for part in parts}
+        self._reply(client, {"logs": logs})
+
+    def _on_end(self, client: bytes, request: Mapping[str, Any]) -> None:
+        self._perform(self._life.end(str(request["reason"]), str(request["by"])))
+        self._reply(client, {})
+
+    def _wait_ms(self) -> float | None:
+        times = [wait.until for wait in self._waits]
+        deadline = self._life.deadline()
+        if deadline is not None:
+            times.append(deadline)
+        return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
+
+
+def run(boot: Mapping[str, Any], nanny: Link, broker: Link) -> None:
+    """Be the controller in a fork of the nanny."""
+    # The nanny says when it is over; a signal to the group is for the engines.
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, signal.SIG_IGN)
+    Controller(boot, nanny, broker).run()

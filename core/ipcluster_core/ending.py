@@ -1,0 +1,157 @@
+"""Ending a cluster: give up a claim, ask the controller, and clean up whatever is left by itself.
+
+Idempotent, part by part, bounded in time. "Already gone" is success.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from .control import ask
+from .errors import ClusterBroken, ClusterError, ClusterInUse
+from .incarnation import CONTROL, find_record, forget, secret_of, update
+from .launchers import get_launcher
+from .process import Identity, Liveness, liveness
+from .record import ClusterState, Ended, Job, Record, utc_now
+from .store import Store
+
+__all__ = ["TeardownReport", "clean", "head_job", "head_liveness", "is_broken", "teardown", "this_process"]
+
+
+@dataclass(frozen=True, slots=True)
+class TeardownReport:
+    """What a teardown did.
+
+    `outcome` is "ended", "already gone", or "released": the claim was given up and the cluster lives on for others.
+    `leftovers` names what could not be ended.
+    """
+
+    name: str
+    outcome: Literal["ended", "already gone", "released"]
+    message: str = ""
+    leftovers: tuple[str, ...] = field(default=())
+
+
+def this_process() -> str:
+    """Name this process as the author of something."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}, pid {os.getpid()}"
+
+
+def head_job(record: Record) -> Job | None:
+    """Return the record's head job, None when its nanny has not registered."""
+    return record.jobs[0] if record.jobs else None
+
+
+def head_liveness(record: Record) -> Liveness | None:
+    """Tell whether the head job lives; None when its nanny has not registered."""
+    job = head_job(record)
+    return None if job is None else get_launcher(job.launcher).poll(job)
+
+
+def is_broken(record: Record) -> bool:
+    """Tell whether a record that is not ended has certainly lost its processes."""
+    if record.state is ClusterState.ENDED:
+        return False
+    head = head_liveness(record)
+    if head is not None:
+        return head is Liveness.GONE
+    return record.creator is None or liveness(Identity.from_dict(record.creator)) is Liveness.GONE
+
+
+async def teardown(
+    store: Store,
+    record: Record,
+    *,
+    claim: str | None,
+    counter: int | None,
+    force: bool,
+    timeout: float,
+    reason: str = "torn down",
+) -> TeardownReport:
+    """End exactly this incarnation, or give up a claim on it.
+
+    Raises
+    ------
+    ClusterInUse
+        Others hold claims, none was given, and `force` is not set.
+    ClusterBroken
+        It runs on another host and does not answer from here.
+    """
+    deadline = time.monotonic() + timeout
+    others = _give_up(store, record, claim, counter)
+    if others is None:
+        return _gone(store, record)
+    if others and not force:
+        names = ", ".join(sorted(others))
+        if claim is None:
+            raise ClusterInUse(f"{record.title} is in use by: {names}; give up a claim, or use force to end it for them")
+        return TeardownReport(record.name, "released", f"{record.title} lives on for: {names}")
+    hit = f"; it was in use by: {', '.join(sorted(others))}" if others else ""
+    left = await _end(store, record, f"{reason}{hit}", this_process(), deadline)
+    return TeardownReport(record.name, "ended", f"{record.title} ended{hit}", tuple(left))
+
+
+def _gone(store: Store, record: Record) -> TeardownReport:
+    found = find_record(store, record.name)
+    message = found[0].end_message() if found and found[0].tag == record.tag else f"{record.title} is over"
+    return TeardownReport(record.name, "already gone", message)
+
+
+def _give_up(store: Store, record: Record, claim: str | None, counter: int | None) -> frozenset[str] | None:
+    """Take a claim off the record; return the claims that are left, None when the incarnation is over."""
+    left: frozenset[str] | None = None
+
+    def change(current: Record) -> Record | None:
+        nonlocal left
+        mine = claim if claim is not None and counter in (None, current.claims.get(claim)) else None
+        claims = {name: taken for name, taken in current.claims.items() if name != mine}
+        left = frozenset(claims)
+        return replace(current, claims=claims) if mine in current.claims else None
+
+    update(store, record.tag, change)
+    return left
+
+
+async def _end(store: Store, record: Record, reason: str, by: str, deadline: float) -> list[str]:
+    launcher, job = get_launcher(record.launcher), head_job(record)
+    if job is not None and launcher.poll(job) is not Liveness.GONE:
+        try:
+            secret = secret_of(store, record)
+            remaining = max(0.1, deadline - time.monotonic())
+            await ask(record, secret, CONTROL, "end", timeout=min(5.0, remaining), reason=reason, by=by)
+            await launcher.wait(job, timeout=max(0.1, deadline - time.monotonic()))
+        except ClusterError as error:
+            if launcher.poll(job) is Liveness.UNKNOWN:
+                where = Identity.from_dict(job.nanny) if job.nanny else "another host"
+                raise ClusterBroken(f"{record.title} ({where}) cannot be ended from here: {error}") from error
+    return await clean(store, record, reason, by, max(1.0, deadline - time.monotonic()))
+
+
+async def clean(store: Store, record: Record, reason: str, by: str, timeout: float) -> list[str]:
+    """End what may be left of an incarnation's processes, and make its record say that it ended.
+
+    Returns
+    -------
+    list of str
+        What could not be ended.
+    """
+    found = find_record(store, record.name)
+    if found is not None and found[0].tag == record.tag and found[0].state is ClusterState.ENDED:
+        return []  # its nanny did it all
+    job = head_job(found[0] if found is not None and found[0].tag == record.tag else record)
+    left = await get_launcher(record.launcher).stop(job, record.tag, timeout=timeout)
+    ended = Ended(reason, utc_now(), by)
+    update(store, record.tag, lambda current: current.with_state(ClusterState.ENDED, ended=ended))
+    with suppress(ClusterError):
+        forget(store, record.tag, record.folder)
+    return left

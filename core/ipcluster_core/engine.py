@@ -1,0 +1,208 @@
+"""Runs user code: one process, one thread, one socket.
+
+The main thread receives a chunk, runs its tasks in order, and sends what came of them; nothing stands between the
+task socket and the user's code, so signals reach it and ``import`` locks are its own. What began and what finished
+is written to the journal, which the nanny reads if this process dies.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import zmq
+
+from . import errors, serialize, wire
+from .incarnation import TASK, secret_of
+from .journal import Journal
+from .link import endpoint
+from .record import Record
+from .store import open_store
+from .wire import Buffer, Kind, Notice, Status
+
+__all__ = ["Engine", "run"]
+
+logger = logging.getLogger("ipcluster.engine")
+
+#: Results are sent at the end of a chunk, or when the oldest has waited so long, in ns.
+_FLUSH_NS = 2_000_000
+
+
+class Engine:
+    """Serves one broker until it is told to stop, or signalled."""
+
+    def __init__(self, boot: Mapping[str, Any], engine: int, incarnation: int, journal: Journal) -> None:
+        self._boot = boot
+        self._engine = engine
+        self._incarnation = incarnation
+        self._journal = journal
+        self._functions: dict[bytes, Callable[..., Any]] = {}
+        self._blobs: dict[bytes, bytes] = {}
+        self._busy = False
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+
+    def run(self) -> None:
+        """Register and serve."""
+        store = open_store(str(self._boot["store"]))
+        found = store.read("record", str(self._boot["tag"]).partition("/")[0])
+        if found is None:
+            raise errors.ClusterError(f"the record of {self._boot['tag']} is gone")
+        secret = secret_of(store, Record.from_dict(found.value))
+        self._socket.sndhwm = self._socket.rcvhwm = 0
+        address, _ = endpoint(str(self._boot["folder"]), TASK)
+        self._socket.connect(address)
+        hello = {
+            "role": "engine",
+            "secret": secret,
+            "engine": self._engine,
+            "incarnation": self._incarnation,
+            "host": platform.node(),
+            "python": sys.version_info[:2],
+        }
+        self._send(Notice(Kind.HELLO, hello).encode())
+        while True:
+            frames = [frame.buffer for frame in self._socket.recv_multipart(copy=False)]
+            match wire.kind_of(frames):
+                case Kind.CHUNK:
+                    self._busy = True
+                    self._run_chunk(wire.Chunk.decode(frames))
+                    self._busy = False
+                case Kind.REFUSED:
+                    raise errors.NotAuthorized(str(Notice.decode(frames).data["message"]))
+                case Kind.STOP:
+                    return
+                case _:
+                    continue
+
+    def interrupt(self, signum: int, frame: object) -> None:
+        """Handle SIGINT: it interrupts a task; without one there is nothing to interrupt."""
+        del signum, frame
+        if self._busy:
+            raise KeyboardInterrupt
+
+    def _run_chunk(self, chunk: wire.Chunk) -> None:
+        ends = wire.offsets(chunk.sizes, chunk.count)
+        body = memoryview(chunk.body)
+        function: Callable[..., Any] | None = None
+        broken: bytes | None = None
+        try:
+            function = self._function(chunk)
+        except BaseException as error:  # noqa: BLE001 - whatever a module of the user raises on import is the task's error
+            broken = serialize.dump_exception(error)
+        outbox = _Outbox(self._send, chunk.number)
+        self._journal.open_chunk(chunk.number)
+        for index in range(chunk.count):
+            self._journal.begin(index)
+            buffers: list[memoryview] = []
+            if function is None or broken is not None:
+                status, payload = Status.ERROR, broken or b""
+            else:
+                status, payload = _call(function, body[ends[index] : ends[index + 1]], chunk.buffers, buffers)
+            kept = self._journal.finish(status, payload, keep=not buffers)
+            outbox.add(status, payload, buffers)
+            if not kept or time.perf_counter_ns() - outbox.since > _FLUSH_NS:
+                outbox.flush()
+        outbox.flush()
+
+    def _function(self, chunk: wire.Chunk) -> Callable[..., Any]:
+        function = self._functions.get(chunk.function)
+        if function is None:
+            # The blob comes with the first chunk only: it is kept, so that a load that failed can be tried again.
+            blob = self._blobs.setdefault(chunk.function, bytes(chunk.blob))
+            loaded: Callable[..., Any] = serialize.load(blob)
+            function = self._functions[chunk.function] = loaded
+            del self._blobs[chunk.function]
+        return function
+
+    def _send(self, frames: Sequence[Buffer]) -> None:
+        self._socket.send_multipart(frames, copy=sum(map(len, frames)) < 1 << 16)
+
+
+class _Outbox:
+    """Results of a chunk that wait to be sent together."""
+
+    def __init__(self, send: Callable[[Sequence[Buffer]], None], chunk: int) -> None:
+        self._send = send
+        self._chunk = chunk
+        self._first = 0
+        self._statuses = bytearray()
+        self._payloads: list[bytes] = []
+        self._buffers: list[memoryview] = []
+        self.since = time.perf_counter_ns()
+
+    def add(self, status: int, payload: bytes, buffers: list[memoryview]) -> None:
+        if buffers:
+            # A result with buffers travels alone.
+            self.flush()
+        self._statuses.append(status)
+        self._payloads.append(payload)
+        self._buffers = buffers
+        if buffers:
+            self.flush()
+
+    def flush(self) -> None:
+        count = len(self._statuses)
+        now = time.perf_counter_ns()
+        if count:
+            done = wire.Done(
+                self._chunk,
+                self._first,
+                count,
+                now - self.since,
+                wire.lengths(self._payloads),
+                bytes(self._statuses),
+                b"".join(self._payloads),
+                self._buffers,
+            )
+            self._send(done.encode())
+        self._first += count
+        self._statuses, self._payloads, self._buffers = bytearray(), [], []
+        self.since = now
+
+
+def _call(
+    function: Callable[..., Any], call: memoryview, given: Sequence[Buffer], buffers: list[memoryview]
+) -> tuple[Status, bytes]:
+    """Run one task; whatever it does, something comes back. Only the process's own end gets past."""
+    try:
+        args, kwargs = pickle.loads(call, buffers=given)
+        value = function(*args, **kwargs) if kwargs else function(*args)
+        return Status.OK, serialize.dump(value, buffers)
+    except _Stopped:
+        raise
+    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit of a task are results too
+        del buffers[:]
+        return Status.ERROR, serialize.dump_exception(error)
+
+
+class _Stopped(BaseException):
+    """SIGTERM: leave the user's code, run exit hooks, go."""
+
+
+def _stop(signum: int, frame: object) -> None:
+    del signum, frame
+    # Once: a second signal while hooks run must not cut them short.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Stopped
+
+
+def run(boot: Mapping[str, Any], engine: int, incarnation: int, journal: Journal) -> None:
+    """Be an engine in a fork of the nanny."""
+    signal.signal(signal.SIGTERM, _stop)
+    os.environ.update(boot["env"])
+    os.environ["IPCLUSTER_ENGINE"] = str(engine)
+    sys.path.insert(0, "")
+    served = Engine(boot, engine, incarnation, journal)
+    signal.signal(signal.SIGINT, served.interrupt)
+    try:
+        served.run()
+    except _Stopped:
+        logger.info("engine %d stops", engine)

@@ -1,0 +1,113 @@
+"""What an engine has begun and finished, in memory that outlives it.
+
+The engine writes here before and after each task; the nanny reads it when the engine has died. So it is known for
+certain which tasks of a chunk had begun (they are lost), which had finished (their results are here, even if they
+were never sent), and which may still run elsewhere.
+
+Two halves, used in turn: chunk k writes half k % 2. A half is free again when chunk k + 2 comes, because the broker
+keeps at most two chunks with an engine.
+
+::
+
+    half: | chunk u32 | begun u32 | finished u32 | used u32 | entries ... |
+    entry: | status u8 | size u32 | payload |       size 0xffffffff: too large, was sent at once
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+
+__all__ = ["Finished", "Journal", "Progress"]
+
+#: Bytes of one half. Larger results are sent at once and not kept here.
+HALF_BYTES = 256 * 1024
+
+_HEAD = struct.Struct("<IIII")
+_COUNT = struct.Struct("<I")
+_ENTRY = struct.Struct("<BI")
+_TOO_LARGE = 0xFFFFFFFF
+_NO_CHUNK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A task that had finished; `payload` is None when it was too large to keep."""
+
+    status: int
+    payload: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one chunk had come: number of tasks begun, and what came of those finished."""
+
+    chunk: int
+    begun: int
+    finished: tuple[Finished, ...]
+
+
+class Journal:
+    """Shared memory between an engine (writes) and its nanny (reads). Make it before the fork."""
+
+    def __init__(self) -> None:
+        self._map = mmap.mmap(-1, 2 * HALF_BYTES)
+        self._base = 0
+        self._used = 0
+        self._finished = 0
+        for half in (0, HALF_BYTES):
+            _HEAD.pack_into(self._map, half, _NO_CHUNK, 0, 0, 0)
+
+    def open_chunk(self, chunk: int) -> None:
+        """Begin a chunk."""
+        self._base = HALF_BYTES * (chunk % 2)
+        self._used = _HEAD.size
+        self._finished = 0
+        _HEAD.pack_into(self._map, self._base, chunk, 0, 0, self._used)
+
+    def begin(self, index: int) -> None:
+        """Note that task `index` of the chunk begins."""
+        _COUNT.pack_into(self._map, self._base + 4, index + 1)
+
+    def finish(self, status: int, payload: bytes, *, keep: bool = True) -> bool:
+        """Note that the task begun last has finished; return whether its payload was kept."""
+        size = len(payload)
+        at = self._base + self._used
+        kept = keep and self._used + _ENTRY.size + size <= HALF_BYTES
+        if not kept and self._used + _ENTRY.size > HALF_BYTES:
+            return False
+        if kept:
+            _ENTRY.pack_into(self._map, at, status, size)
+            self._map[at + _ENTRY.size : at + _ENTRY.size + size] = payload
+            self._used += _ENTRY.size + size
+        else:
+            _ENTRY.pack_into(self._map, at, status, _TOO_LARGE)
+            self._used += _ENTRY.size
+        self._finished += 1
+        # The count is written last: an entry counts once it is whole.
+        _COUNT.pack_into(self._map, self._base + 8, self._finished)
+        return kept
+
+    def read(self) -> list[Progress]:
+        """Return what the chunks in both halves had come to, older chunk first."""
+        found = []
+        for base in (0, HALF_BYTES):
+            chunk, begun, finished, _ = _HEAD.unpack_from(self._map, base)
+            if chunk == _NO_CHUNK:
+                continue
+            at, entries = base + _HEAD.size, []
+            for _ in range(finished):
+                status, size = _ENTRY.unpack_from(self._map, at)
+                at += _ENTRY.size
+                if size == _TOO_LARGE:
+                    entries.append(Finished(status, None))
+                    continue
+                entries.append(Finished(status, self._map[at : at + size]))
+                at += size
+            found.append(Progress(chunk, begun, tuple(entries)))
+        return sorted(found, key=lambda progress: progress.chunk)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._map.close()

@@ -1,0 +1,424 @@
+"""What happens to a cluster and its engines: pure state, events in, actions out, the clock passed in.
+
+A cluster: ``creating -> running -> ending -> ended``. An engine::
+
+    starting --up--> up --scaled down--> retiring --idle, or late--> stopping --dead--> (removed)
+       |  \\           |                                                 ^
+       |   died        died                                             | scaled down
+       |      \\      /                                                  |
+       |       waiting  --pause over--> starting      (same id, next incarnation)
+       +-- died `START_TRIES` times in a row without ever being up --> failed
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .process import Liveness
+
+__all__ = [
+    "Action",
+    "AskLoad",
+    "ClusterLife",
+    "Creation",
+    "DropEngine",
+    "End",
+    "Engine",
+    "EngineState",
+    "IfExists",
+    "Limits",
+    "Ready",
+    "RetireEngines",
+    "StartEngine",
+    "StopEngine",
+    "decide_creation",
+    "limits_of",
+]
+
+IfExists = Literal["attach", "fail", "replace"]
+
+#: How often an engine that dies before it is up is started before it is given up.
+START_TRIES = 3
+
+#: Seconds before the next start of an engine that died at once, by how often it did so in a row.
+PAUSES = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+#: An engine that was up for so many seconds did not die at once.
+STEADY_SECONDS = 10.0
+
+#: Seconds that an engine to be scaled away may go on with the tasks it has.
+DRAIN_SECONDS = 300.0
+
+
+class Creation(enum.Enum):
+    """What a create has to do about the record it found."""
+
+    START = "start"  # nothing in the way: make the next incarnation
+    ATTACH = "attach"  # it lives: use it
+    WAIT = "wait"  # somebody is making or ending it: look again soon
+    CLEAN = "clean"  # its processes are gone: clean up, then look again
+    REPLACE = "replace"  # it lives, end it, then look again
+    REFUSE = "refuse"  # it lives and must not be used
+
+
+def decide_creation(state: str | None, head: Liveness | None, creator: Liveness | None, if_exists: IfExists) -> Creation:
+    """Decide what a create does.
+
+    Parameters
+    ----------
+    state
+        State in the record; None when there is no record.
+    head
+        Whether the head job's nanny lives; None when it has not put itself into the record.
+    creator
+        Whether the process that began to create it lives; None when that is not recorded.
+    if_exists
+        What the user wants when there is a living cluster.
+    """
+    if state in (None, "ended"):
+        return Creation.START
+    if head is None:
+        # Intent only. A nanny that comes up later finds another incarnation in the record and gives up.
+        return Creation.CLEAN if creator in (None, Liveness.GONE) else Creation.WAIT
+    if head is Liveness.GONE:
+        return Creation.CLEAN
+    if state == "ending":
+        return Creation.WAIT
+    if if_exists == "fail":
+        return Creation.REFUSE
+    if if_exists == "replace":
+        return Creation.REPLACE
+    return Creation.WAIT if state == "creating" else Creation.ATTACH
+
+
+class EngineState(enum.StrEnum):
+    """See the drawing above."""
+
+    STARTING = "starting"
+    UP = "up"
+    RETIRING = "retiring"
+    STOPPING = "stopping"
+    WAITING = "waiting"
+    FAILED = "failed"
+
+
+#: Engines that count towards the number asked for.
+_COUNTED = frozenset({EngineState.STARTING, EngineState.UP, EngineState.WAITING, EngineState.FAILED})
+
+
+@dataclass(slots=True)
+class Engine:
+    """One engine id through all its incarnations. Times are monotonic seconds."""
+
+    id: int
+    set: str
+    incarnation: int = 0
+    state: EngineState = EngineState.STARTING
+    since: float = 0.0
+    pid: int | None = None
+    quick_deaths: int = 0
+    cause: str = ""
+    tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What ends a cluster by itself, in seconds; None means never."""
+
+    idle_timeout: float | None = None
+    lifetime: float | None = None
+    no_client_timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartEngine:
+    """Fork an engine."""
+
+    engine: int
+    incarnation: int
+    set: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetireEngines:
+    """Have the broker choose `count` of the engines, idle ones first, and give them nothing new."""
+
+    set: str
+    engines: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopEngine:
+    """End an engine's process; `late` when it still had tasks after its time to drain."""
+
+    engine: int
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropEngine:
+    """Tell the broker that the engine will not come back; `expected` are those that are there or will come."""
+
+    engine: int
+    expected: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskLoad:
+    """Find out how busy the broker is: a limit may have been reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Enough engines are up: the cluster is running."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The cluster is to end now."""
+
+    reason: str
+    by: str
+    tail: str = ""
+
+
+Action = StartEngine | RetireEngines | StopEngine | DropEngine | AskLoad | Ready | End
+
+
+@dataclass(slots=True)
+class ClusterLife:
+    """Sizes of engine sets, what became of each engine, and when it all ends.
+
+    `sets` is the number of engines wanted by set; `at_least` the number that makes the cluster ready.
+    """
+
+    sets: dict[str, int]
+    at_least: int
+    limits: Limits = field(default_factory=Limits)
+    engines: dict[int, Engine] = field(default_factory=dict)
+    ready_at: float | None = None
+    over: End | None = None
+    idle_since: float | None = None
+    alone_since: float | None = None
+    _awaiting_load: bool = False
+    _asked_to_retire: Counter[str] = field(default_factory=Counter)
+
+    # events
+
+    def begin(self, now: float) -> Iterator[Action]:
+        """Start what was asked for."""
+        for name in self.sets:
+            yield from self._fit(name, now)
+        yield from self._maybe_ready(now)
+
+    def engine_started(self, engine: int, pid: int) -> None:
+        """Note the process of an engine."""
+        if engine in self.engines:
+            self.engines[engine].pid = pid
+
+    def engine_up(self, engine: int, incarnation: int, now: float) -> Iterator[Action]:
+        """Note that an engine has registered with the broker."""
+        found = self.engines.get(engine)
+        if found is not None and found.incarnation == incarnation and found.state is EngineState.STARTING:
+            found.state, found.since = EngineState.UP, now
+            yield from self._maybe_ready(now)
+            yield from self._fit(found.set, now)
+
+    def engine_died(self, engine: int, cause: str, tail: str, now: float) -> Iterator[Action]:
+        """Decide what follows from the end of an engine's process."""
+        found = self.engines.get(engine)
+        if found is None or self.over:
+            return
+        found.pid, found.cause, found.tail = None, cause, tail
+        if found.state in (EngineState.STOPPING, EngineState.RETIRING):
+            del self.engines[engine]
+            yield DropEngine(engine, self._expected())
+            return
+        was_up = found.state is EngineState.UP
+        steady = was_up and now - found.since >= STEADY_SECONDS
+        found.quick_deaths = 0 if steady else found.quick_deaths + 1
+        if not was_up and found.quick_deaths >= START_TRIES:
+            found.state = EngineState.FAILED
+            yield DropEngine(engine, self._expected())
+            yield from self._maybe_hopeless()
+            return
+        found.state, found.since = EngineState.WAITING, now
+        yield from self.tick(now)
+
+    def scale(self, name: str, n: int, now: float) -> Iterator[Action]:
+        """Want `n` engines in a set from now on; engines given up before get another chance."""
+        self.sets[name] = n
+        for engine in [e for e in self.engines.values() if e.set == name and e.state is EngineState.FAILED]:
+            del self.engines[engine.id]
+        yield from self._fit(name, now)
+
+    def engines_retired(self, name: str, asked: int, engines: list[int], now: float) -> Iterator[Action]:
+        """Note which engines of a set the broker chose, when `asked` of them were to retire."""
+        self._asked_to_retire[name] -= asked
+        for engine in engines:
+            if engine in self.engines and self.engines[engine].state is EngineState.UP:
+                self.engines[engine].state, self.engines[engine].since = EngineState.RETIRING, now
+        yield from self._fit(name, now)
+
+    def engine_idle(self, engine: int, now: float) -> Iterator[Action]:
+        """Stop a retiring engine that has nothing left to do."""
+        found = self.engines.get(engine)
+        if found is not None and found.state is EngineState.RETIRING:
+            found.state, found.since = EngineState.STOPPING, now
+            yield StopEngine(engine)
+
+    def load(self, idle_since: float | None, alone_since: float | None, now: float) -> Iterator[Action]:
+        """Note since when nothing is queued or running, and since when no client is connected; None: not so."""
+        self.idle_since, self.alone_since = idle_since, alone_since
+        self._awaiting_load = False
+        if self.ready_at is None or self.over:
+            return
+        if self._due(self._idle_deadline(), now):
+            yield from self.end(f"idle limit of {self.limits.idle_timeout:g} s reached", "idle_timeout")
+        elif self._due(self._alone_deadline(), now):
+            limit = self.limits.no_client_timeout
+            yield from self.end(f"no client was connected for {limit:g} s", "no_client_timeout")
+
+    def end(self, reason: str, by: str, tail: str = "") -> Iterator[Action]:
+        """End the cluster, once; the first reason stays."""
+        if self.over is None:
+            self.over = End(reason, by, tail)
+            yield self.over
+
+    def tick(self, now: float) -> Iterator[Action]:
+        """Do what has become due."""
+        if self.over:
+            return
+        for engine in list(self.engines.values()):
+            if engine.state is EngineState.WAITING and now >= engine.since + self._pause(engine):
+                engine.state, engine.since = EngineState.STARTING, now
+                engine.incarnation += 1
+                yield StartEngine(engine.id, engine.incarnation, engine.set)
+            elif engine.state is EngineState.RETIRING and now >= engine.since + DRAIN_SECONDS:
+                engine.state, engine.since = EngineState.STOPPING, now
+                yield StopEngine(engine.id, late=True)
+        if self.ready_at is None:
+            return
+        if self.limits.lifetime is not None and now >= self.ready_at + self.limits.lifetime:
+            yield from self.end(f"lifetime of {self.limits.lifetime:g} s is over", "lifetime")
+        elif not self._awaiting_load and (self._due(self._idle_deadline(), now) or self._due(self._alone_deadline(), now)):
+            # What is known may be out of date; the answer to this decides.
+            self._awaiting_load = True
+            yield AskLoad()
+
+    def deadline(self) -> float | None:
+        """Return when `tick` has something to do, None if never."""
+        if self.over:
+            return None
+        times: list[float | None] = []
+        for engine in self.engines.values():
+            if engine.state is EngineState.WAITING:
+                times.append(engine.since + self._pause(engine))
+            elif engine.state is EngineState.RETIRING:
+                times.append(engine.since + DRAIN_SECONDS)
+        if self.ready_at is not None:
+            if self.limits.lifetime is not None:
+                times.append(self.ready_at + self.limits.lifetime)
+            if not self._awaiting_load:
+                times += [self._idle_deadline(), self._alone_deadline()]
+        return min((time for time in times if time is not None), default=None)
+
+    # questions
+
+    def count(self, *states: EngineState, of: str | None = None) -> int:
+        """Return how many engines are in one of the states (of one set)."""
+        return sum(e.state in states and of in (None, e.set) for e in self.engines.values())
+
+    def reachable(self, of: str | None = None) -> int:
+        """Return how many engines are up or may still come up."""
+        return self.count(EngineState.UP, EngineState.STARTING, EngineState.WAITING, of=of)
+
+    def reasons(self) -> list[str]:
+        """Say why engines are missing: one line each, with the last output of those that failed."""
+        lines = []
+        for engine in sorted(self.engines.values(), key=lambda e: e.id):
+            if engine.state is EngineState.FAILED:
+                lines.append(f"engine {engine.id} could not be started ({engine.cause}):\n{engine.tail}".rstrip(":\n"))
+            elif engine.state is EngineState.WAITING:
+                lines.append(f"engine {engine.id} ended ({engine.cause}) and will be started again")
+        return lines
+
+    # decisions
+
+    def _fit(self, name: str, now: float) -> Iterator[Action]:
+        """Start or retire engines of a set until their number is the one wanted."""
+        if self.over:
+            return
+        mine = [e for e in self.engines.values() if e.set == name and e.state in _COUNTED]
+        excess = len(mine) - self._asked_to_retire[name] - self.sets[name]
+        for _ in range(-excess):
+            engine = Engine(self._free_id(), name, since=now)
+            self.engines[engine.id] = engine
+            yield StartEngine(engine.id, engine.incarnation, name)
+        # Those that do no work go first: given up or waiting ones at once, then the broker's choice of those up.
+        for engine in sorted(mine, key=lambda e: -e.id):
+            if excess > 0 and engine.state in (EngineState.WAITING, EngineState.FAILED):
+                excess -= 1
+                del self.engines[engine.id]
+                yield DropEngine(engine.id, self._expected())
+        # Engines on their way might get a task the moment they are up: they are waited for and retired then.
+        starting = sum(e.state is EngineState.STARTING for e in mine)
+        up = tuple(e.id for e in mine if e.state is EngineState.UP)
+        count = min(excess - starting, len(up) - self._asked_to_retire[name])
+        if count > 0:
+            self._asked_to_retire[name] += count
+            yield RetireEngines(name, up, count)
+
+    def _free_id(self) -> int:
+        candidate = 0
+        while candidate in self.engines:
+            candidate += 1
+        return candidate
+
+    def _expected(self) -> tuple[int, ...]:
+        return tuple(e.id for e in self.engines.values() if e.state in _COUNTED - {EngineState.FAILED})
+
+    def _maybe_ready(self, now: float) -> Iterator[Action]:
+        if self.ready_at is None and self.over is None and self.count(EngineState.UP) >= self.at_least:
+            self.ready_at = self.idle_since = self.alone_since = now
+            yield Ready()
+
+    def _maybe_hopeless(self) -> Iterator[Action]:
+        if self.ready_at is None and self.reachable() < self.at_least:
+            why = "\n".join(self.reasons())
+            yield from self.end(
+                f"only {self.reachable()} of the {self.at_least} engines needed could be started", "controller", why
+            )
+
+    @staticmethod
+    def _pause(engine: Engine) -> float:
+        return PAUSES[min(engine.quick_deaths, len(PAUSES)) - 1] if engine.quick_deaths else 0.0
+
+    @staticmethod
+    def _due(deadline: float | None, now: float) -> bool:
+        return deadline is not None and now >= deadline
+
+    def _idle_deadline(self) -> float | None:
+        if self.limits.idle_timeout is None or self.idle_since is None or self.ready_at is None:
+            return None
+        if self.count(EngineState.STARTING, EngineState.WAITING):
+            return None
+        newest = max((e.since for e in self.engines.values()), default=self.ready_at)
+        return max(self.idle_since, self.ready_at, newest) + self.limits.idle_timeout
+
+    def _alone_deadline(self) -> float | None:
+        if self.limits.no_client_timeout is None or self.alone_since is None or self.ready_at is None:
+            return None
+        return max(self.alone_since, self.ready_at) + self.limits.no_client_timeout
+
+
+def limits_of(spec: Mapping[str, object]) -> Limits:
+    """Return the limits in a spec's plain data."""
+    names = ("idle_timeout", "lifetime", "no_client_timeout")
+    values = {name: spec.get(name) for name in names}
+    return Limits(**{name: float(value) for name, value in values.items() if isinstance(value, int | float)})

@@ -1,0 +1,403 @@
+"""Root of every job: a clean zygote that forks the parts of a cluster, watches them, and leaves nothing behind.
+
+It imports once, holds no threads and no zmq context, and forks: controller and broker, then engines as the
+controller says. It learns of ends from the kernel, never from heartbeats. When an engine dies, broker and controller
+are told; when the controller or the broker dies, or the end is asked for, everything below this process ends.
+
+Run as ``python -m ipcluster_core.nanny TAG READY_FD`` with the boot document (JSON) on standard input.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":
+    # Leave the creator before anything is imported: it waits for the first process to end, so that no zombie
+    # stays with it and no tree of its children holds this one.
+    _boot = sys.stdin.buffer.read()
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+
+import atexit
+import gc
+import importlib
+import json
+import logging
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from . import process
+from .errors import ClusterError
+from .incarnation import forget, log_path, tail_of, update
+from .journal import Journal
+from .link import Link, link_pair
+from .process import Identity, Liveness, describe_exit, end_all, identify, liveness
+from .record import ClusterState, Ended, Job, Record, utc_now
+from .store import open_store
+
+__all__ = ["Nanny", "main"]
+
+logger = logging.getLogger("ipcluster.nanny")
+
+#: Seconds that engines get to run their exit hooks before they are killed.
+GRACE_SECONDS = 1.0
+
+#: Seconds after which what could not be ended is given up and named.
+END_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class _Child:
+    """A process that was forked here. `name` is "controller", "broker" or "engine"."""
+
+    name: str
+    pid: int
+    log: str
+    log_start: int
+    engine: int = -1
+    incarnation: int = 0
+    journal: Journal | None = None
+    kill_at: float | None = None
+
+
+class Nanny:
+    """The head job's nanny: root of one cluster's controller, broker and engines."""
+
+    def __init__(self, boot: Mapping[str, Any], ready_fd: int) -> None:
+        self._boot = boot
+        self._ready_fd = ready_fd
+        self._tag = str(boot["tag"])
+        self._folder = str(boot["folder"])
+        self._store = open_store(str(boot["store"]))
+        self._children: dict[int, _Child] = {}
+        self._pid = os.getpid()
+        self._links: dict[str, Link] = {}
+        self._roles: dict[str, Callable[..., None]] = {}
+        self._over: Ended | None = None
+
+    # life
+
+    def run(self) -> None:
+        """Register, fork the parts, watch them to the end, and clean up."""
+        process.own_subreaper()
+        self._register()
+        for role, path in self._boot["roles"].items():
+            module, _, name = str(path).partition(":")
+            self._roles[role] = getattr(importlib.import_module(module), name)
+        for module in self._boot["preload"]:
+            importlib.import_module(module)
+        # Shared pages stay shared as long as nobody counts references in them.
+        gc.collect()
+        gc.freeze()
+        wake_fd, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda *_: None)
+        self._fork_head()
+        try:
+            self._watch(wake_fd)
+        except Exception:
+            # Whatever it is, the end must be orderly: nothing may outlive this process.
+            logger.exception("the nanny fails")
+            self._end("its nanny failed", "nanny", tail_of(log_path(self._folder, "nanny")))
+        self._clean_up()
+
+    def _register(self) -> None:
+        """Put this process into the record; give up if the name has gone on to another incarnation."""
+        job = Job(str(self._boot["launcher"]), {}, identify().to_dict())
+
+        def add(record: Record) -> Record | None:
+            return replace(record, jobs=(job,)) if record.state is ClusterState.CREATING else None
+
+        if update(self._store, self._tag, add) is None:
+            raise ClusterError(f"{self._tag} was given up before it started")
+
+    def _fork_head(self) -> None:
+        controller, self._links["controller"] = link_pair()
+        broker, self._links["broker"] = link_pair()
+        upper, lower = link_pair()
+        roles, boot = self._roles, self._boot
+        self._fork("broker", lambda: roles["broker"](boot, broker, lower), keep=(broker, lower))
+        self._fork("controller", lambda: roles["controller"](boot, controller, upper), keep=(controller, upper))
+        for link in (controller, broker, upper, lower):
+            link.close()
+
+    def _tell_ready(self) -> None:
+        # The creator may be gone; then nobody waits for this.
+        with suppress(OSError):
+            os.write(self._ready_fd, b"ready")
+        os.close(self._ready_fd)
+
+    def _watch(self, wake_fd: int) -> None:
+        poller = select.poll()
+        poller.register(wake_fd, select.POLLIN)
+        for link in self._links.values():
+            poller.register(link.fileno(), select.POLLIN)
+        owner_fd = self._open_owner()
+        if owner_fd is not None:
+            poller.register(owner_fd, select.POLLIN)
+        while self._over is None:
+            ready = {fd for fd, _ in poller.poll(self._wait_ms())}
+            self._kill_late()
+            if wake_fd in ready:
+                self._on_signals(os.read(wake_fd, 512))
+            if owner_fd is not None and owner_fd in ready:
+                poller.unregister(owner_fd)
+                self._links["controller"].send({"event": "owner_gone"})
+            for name, link in self._links.items():
+                if link.fileno() in ready:
+                    self._on_link(name, link)
+
+    def _open_owner(self) -> int | None:
+        """Return a pidfd of the process whose ``with`` block owns the cluster; None if nobody's does."""
+        if self._boot.get("owner") is None:
+            return None
+        owner = Identity.from_dict(self._boot["owner"])
+        with suppress(OSError):
+            fd = os.pidfd_open(owner.pid)
+            if liveness(owner) is Liveness.ALIVE:
+                return fd
+            os.close(fd)
+        self._links["controller"].send({"event": "owner_gone"})
+        return None
+
+    def _on_signals(self, signals: bytes) -> None:
+        self._reap()
+        for signum in signals:
+            if signum in (signal.SIGTERM, signal.SIGINT):
+                self._end(f"its nanny received {signal.Signals(signum).name}", "signal")
+
+    def _on_link(self, name: str, link: Link) -> None:
+        if self._over is not None:
+            return
+        try:
+            for message, _ in link.receive():
+                self._on_command(message)
+        except EOFError:
+            self._on_closed(name)
+
+    def _on_closed(self, name: str) -> None:
+        """See to a part that closed its link: it is ending; say how, once the kernel knows."""
+        for child in [child for child in self._children.values() if child.name == name]:
+            process.wait_gone([identify(child.pid)], GRACE_SECONDS)
+            os.kill(child.pid, signal.SIGKILL)  # no effect on one that has ended and waits to be reaped
+            _, status = os.waitpid(child.pid, 0)
+            del self._children[child.pid]
+            self._on_end(child, describe_exit(status))
+
+    def _on_command(self, message: Mapping[str, Any]) -> None:
+        match message["do"]:
+            case "ready":
+                self._tell_ready()
+            case "start":
+                self._start_engine(int(message["engine"]), int(message["incarnation"]))
+            case "stop":
+                for child in self._engines([message["engine"]]):
+                    child.kill_at = time.monotonic() + GRACE_SECONDS
+                    self._signal_group(child, signal.SIGTERM)
+            case "end":
+                self._end(str(message["reason"]), str(message["by"]), str(message["tail"]))
+            case other:
+                logger.error("unknown command %r from the controller", other)
+
+    # processes
+
+    def _fork(self, name: str, role: Callable[[], None], keep: Iterable[Link], engine: int = -1) -> _Child:
+        log = log_path(self._folder, name if engine < 0 else f"{name}-{engine}")
+        start = os.path.getsize(log) if os.path.exists(log) else 0
+        # A signal between fork and reset would reach this process's handlers through the shared wake-up pipe.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        pid = os.fork()
+        if pid == 0:
+            self._become(role, log, {link.fileno() for link in keep})
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        with suppress(OSError):
+            os.setpgid(pid, pid)
+        child = _Child(name, pid, log, start, engine)
+        self._children[pid] = child
+        return child
+
+    @staticmethod
+    def _become(role: Callable[[], None], log: str, kept: set[int]) -> None:
+        """Turn the fork into a part of the cluster; never returns."""
+        code = 1
+        try:
+            with suppress(OSError):
+                os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            process.reset_signals()
+            atexit._clear()
+            for fd in map(int, os.listdir("/proc/self/fd")):
+                if fd > 2 and fd not in kept:  # noqa: PLR2004 - standard streams
+                    with suppress(OSError):
+                        os.close(fd)
+            redirect(log)
+            role()
+            code = 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        except BaseException:
+            # The top of this process: whatever it is goes to the log, which the nanny quotes.
+            logger.exception("this process fails")
+        finally:
+            with suppress(BaseException):
+                atexit._run_exitfuncs()
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _start_engine(self, engine: int, incarnation: int) -> None:
+        journal = Journal()
+        parent = self._pid
+
+        def role() -> None:
+            process.die_with_parent(parent)
+            self._roles["engine"](self._boot, engine, incarnation, journal)
+
+        child = self._fork("engine", role, (), engine)
+        child.incarnation, child.journal = incarnation, journal
+        self._links["controller"].send({"event": "started", "engine": engine, "pid": child.pid})
+
+    def _engines(self, ids: Iterable[int] | None = None) -> list[_Child]:
+        wanted = None if ids is None else set(ids)
+        engines = [child for child in self._children.values() if child.name == "engine"]
+        return [child for child in engines if wanted is None or child.engine in wanted]
+
+    @staticmethod
+    def _signal_group(child: _Child, signum: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signum)
+
+    def _wait_ms(self) -> float | None:
+        times = [child.kill_at for child in self._children.values() if child.kill_at is not None]
+        return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
+
+    def _kill_late(self) -> None:
+        now = time.monotonic()
+        for child in self._children.values():
+            if child.kill_at is not None and now >= child.kill_at:
+                child.kill_at = None
+                self._signal_group(child, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        """Collect what has ended: children, and orphans that came to this subreaper."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = self._children.pop(pid, None)
+            if child is not None:
+                self._on_end(child, describe_exit(status))
+
+    def _on_end(self, child: _Child, cause: str) -> None:
+        if self._over is not None:
+            return
+        tail = tail_of(child.log, child.log_start)
+        if child.journal is None:
+            self._end(f"its {child.name} died ({cause})", "nanny", tail)
+            return
+        message = {
+            "event": "died",
+            "engine": child.engine,
+            "incarnation": child.incarnation,
+            "cause": cause,
+            "tail": tail,
+        }
+        chunks, blob = [], b""
+        for part in child.journal.read():
+            sizes = [(done.status, -1 if done.payload is None else len(done.payload)) for done in part.finished]
+            blob += b"".join(done.payload or b"" for done in part.finished)
+            chunks.append({"chunk": part.chunk, "begun": part.begun, "finished": sizes})
+        child.journal.close()
+        self._links["broker"].send({**message, "chunks": chunks}, blob)
+        # The next incarnation of the engine must find free what this one's children may still hold.
+        end_all(self._orphans, grace=0.0, timeout=END_SECONDS)
+        self._links["controller"].send(message)
+
+    def _orphans(self) -> list[int]:
+        """Return what dead engines left behind: strangers that came to this subreaper, and all below them."""
+        tags = {f"IPCLUSTER_ENGINE={child.engine}".encode() for child in self._engines()}
+        found = [pid for pid in process.children(self._pid) if pid not in self._children and not _carries(pid, tags)]
+        return found + [pid for orphan in found for pid in process.descendants(orphan)]
+
+    # the end
+
+    def _end(self, reason: str, by: str, tail: str = "") -> None:
+        if self._over is None:
+            self._over = Ended(reason, utc_now(), by, tail)
+            logger.info("ending %s: %s", self._tag, reason)
+
+    def _clean_up(self) -> None:
+        """End everything below this process, say so in the record, and remove secret and folder."""
+        ended = self._over or Ended("its nanny ended", utc_now(), "nanny")
+        for link in self._links.values():
+            link.send({"do": "end", "reason": ended.reason, "by": ended.by, "tail": ended.tail})
+        parts = {child.pid for child in self._children.values() if child.name != "engine"}
+
+        def engines() -> list[int]:
+            return [pid for pid in process.descendants(self._pid) if pid not in parts]
+
+        end_all(engines, grace=GRACE_SECONDS, timeout=END_SECONDS)
+        process.wait_gone([identify(pid) for pid in parts if pid in self._children], GRACE_SECONDS)
+        left = end_all(lambda: process.descendants(self._pid), grace=0.0, timeout=END_SECONDS)
+        if left:
+            ended = replace(ended, reason=f"{ended.reason}; could not be ended: {', '.join(map(str, left))}")
+            logger.error("%s: %s", self._tag, ended.reason)
+        self._reap()
+        update(
+            self._store,
+            self._tag,
+            lambda record: record.with_state(ClusterState.ENDED, ended=ended),
+        )
+        forget(self._store, self._tag, self._folder)
+
+
+def _carries(pid: int, variables: set[bytes]) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return not variables.isdisjoint(file.read().split(b"\0"))
+    except OSError:
+        return False
+
+
+def redirect(log: str) -> None:
+    """Send standard output and error, of Python and of C, to a log; line by line, so that last words are kept."""
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+    sys.stdout = open(1, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115 - lives on
+    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115 - lives on
+
+
+def main(boot: bytes, ready_fd: int) -> None:
+    """Be a head nanny. The end of this process is the end of its cluster."""
+    document = json.loads(boot)
+    os.umask(0o077)
+    process.reset_signals()
+    for folder in (document["cwd"], os.path.expanduser("~"), "/"):
+        try:
+            os.chdir(folder)
+        except OSError:
+            continue
+        break
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    redirect(log_path(document["folder"], "nanny"))
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    Nanny(document, ready_fd).run()
+
+
+if __name__ == "__main__":
+    main(_boot, int(sys.argv[2]))

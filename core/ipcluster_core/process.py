@@ -1,0 +1,284 @@
+"""What is known about operating-system processes: who one is, who descends from it, how to end it.
+
+A process is identified by host + boot + PID namespace + pid + start time, never by pid alone: pids are
+reused. Where the identity cannot be checked from here, the answer is UNKNOWN, and UNKNOWN is never killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = [
+    "TAG_VARIABLE",
+    "Identity",
+    "Liveness",
+    "children",
+    "describe_exit",
+    "descendants",
+    "die_with_parent",
+    "end_all",
+    "identify",
+    "liveness",
+    "own_subreaper",
+    "reset_signals",
+    "send_signal",
+    "tagged",
+    "wait_gone",
+]
+
+#: Environment variable that every process of a cluster carries: ``name/incarnation/uid``.
+TAG_VARIABLE = "IPCLUSTER_TAG"
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Liveness(enum.Enum):
+    """What can be said about a process from here."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process, told apart from any other that ever had its pid.
+
+    ``start`` is field 22 of ``/proc/<pid>/stat`` (clock ticks since boot), see proc(5).
+    """
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    start: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for a record."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Identity:
+        """Rebuild from `to_dict`'s data; KeyError, TypeError or ValueError if it is damaged."""
+        return cls(str(data["host"]), str(data["boot"]), str(data["namespace"]), int(data["pid"]), int(data["start"]))
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} on {self.host}"
+
+
+def _here() -> tuple[str, str, str]:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot = file.read().strip()
+    return socket.gethostname(), boot, os.readlink("/proc/self/ns/pid")
+
+
+def _stat(pid: int) -> tuple[str, int, int] | None:
+    """Return (state, parent pid, start time) of a process, None when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return fields[0].decode(), int(fields[1]), int(fields[19])
+
+
+def identify(pid: int | None = None) -> Identity:
+    """Return the identity of a process of this host (default: this one).
+
+    Raises
+    ------
+    ProcessLookupError
+        There is no process with that pid.
+    """
+    pid = os.getpid() if pid is None else pid
+    stat = _stat(pid)
+    if stat is None:
+        raise ProcessLookupError(f"no process with pid {pid}")
+    return Identity(*_here(), pid, stat[2])
+
+
+def liveness(who: Identity) -> Liveness:
+    """Tell whether that very process lives. A zombie is GONE; another host's process is UNKNOWN."""
+    host, boot, namespace = _here()
+    if who.boot != boot:
+        return Liveness.GONE if who.host == host else Liveness.UNKNOWN
+    if who.namespace != namespace:
+        return Liveness.UNKNOWN
+    stat = _stat(who.pid)
+    if stat is None or stat[2] != who.start or stat[0] in "ZX":
+        return Liveness.GONE
+    return Liveness.ALIVE
+
+
+def send_signal(who: Identity, signum: int) -> bool:
+    """Signal that very process; return False when it is gone or cannot be told to be the same.
+
+    The pidfd is opened before the identity is checked, so the check holds for what is signalled.
+    """
+    try:
+        pidfd = os.pidfd_open(who.pid)
+    except (ProcessLookupError, OSError):
+        return False
+    try:
+        if liveness(who) is not Liveness.ALIVE:
+            return False
+        signal.pidfd_send_signal(pidfd, signum)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def wait_gone(processes: Iterable[Identity], timeout: float) -> list[Identity]:
+    """Wait until the processes are gone; return those that were not within `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    left = [who for who in processes if liveness(who) is Liveness.ALIVE]
+    while left:
+        fds: list[int] = []
+        with suppress(OSError):
+            fds.append(os.pidfd_open(left[0].pid))
+        remaining = deadline - time.monotonic()
+        # A pidfd becomes readable at exit, also for a zombie that its parent has not reaped (pidfd_open(2)).
+        if fds and remaining > 0:
+            select.select(fds, [], [], remaining)
+        for fd in fds:
+            os.close(fd)
+        left = [who for who in left if liveness(who) is Liveness.ALIVE]
+        if remaining <= 0:
+            break
+    return left
+
+
+def _pids() -> Iterator[int]:
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            yield int(entry)
+
+
+def tagged(tag: str) -> list[int]:
+    """Return the pids whose environment, as it was when they were executed, carries the cluster's tag.
+
+    Forked children count too: they share their parent's initial environment block. Processes of other
+    users cannot be read and are left out; zombies have no environment.
+    """
+    needle = f"{TAG_VARIABLE}={tag}".encode()
+    found = []
+    for pid in _pids():
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if needle in file.read().split(b"\0"):
+                    found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def children(parent: int) -> list[int]:
+    """Return the pids of a process's children, zombies included."""
+    return [pid for pid in _pids() if (stat := _stat(pid)) is not None and stat[1] == parent]
+
+
+def descendants(root: int) -> list[int]:
+    """Return the pids below `root` in the process tree, children before grandchildren, zombies included."""
+    by_parent: dict[int, list[int]] = {}
+    for pid in _pids():
+        stat = _stat(pid)
+        if stat is not None:
+            by_parent.setdefault(stat[1], []).append(pid)
+    found: list[int] = []
+    queue = [root]
+    while queue:
+        below = by_parent.get(queue.pop(0), [])
+        found += below
+        queue += below
+    return found
+
+
+def end_all(
+    find: Callable[[], Iterable[int]], *, grace: float, timeout: float, signum: int = signal.SIGTERM
+) -> list[Identity]:
+    """End whatever `find` finds, itself excluded: `signum`, then SIGKILL after `grace` seconds.
+
+    Looks again until nothing is found, because what is being ended may still fork. Safe to repeat.
+
+    Returns
+    -------
+    list of Identity
+        What was still there after `timeout` seconds.
+    """
+    start = time.monotonic()
+    signalled: set[Identity] = set()
+    while True:
+        now = time.monotonic()
+        alive: list[Identity] = []
+        for pid in find():
+            if pid == os.getpid():
+                continue
+            with suppress(ProcessLookupError):
+                who = identify(pid)
+                if liveness(who) is Liveness.ALIVE:
+                    alive.append(who)
+        if not alive or now - start > timeout:
+            return alive
+        late = now - start >= grace
+        for who in alive:
+            if late:
+                send_signal(who, signal.SIGKILL)
+            elif who not in signalled:
+                send_signal(who, signum)
+                signalled.add(who)
+        until = start + timeout if late else start + grace
+        wait_gone(alive, max(0.001, min(0.1 if late else grace, until - now)))
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl failed")
+
+
+def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
+    """Ask the kernel to send `signum` to this process when the thread that forked it ends.
+
+    Call it right after the fork. Exits at once when `parent` is already gone (see prctl(2), PR_SET_PDEATHSIG).
+    """
+    _prctl(_PR_SET_PDEATHSIG, signum)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def own_subreaper() -> None:
+    """Make orphaned descendants of this process its children, so that it can find and reap them (prctl(2))."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def reset_signals() -> None:
+    """Give every signal its default action and an open mask, whatever the creator had set."""
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError, ValueError):
+            signal.signal(signum, signal.SIG_DFL)
+    # Writing to a partner that has gone is an error to handle, not a reason to die.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def describe_exit(status: int) -> str:
+    """Say in words how a process ended, from its wait status."""
+    if os.WIFSIGNALED(status):
+        signum = os.WTERMSIG(status)
+        try:
+            return f"signal {signal.Signals(signum).name}"
+        except ValueError:
+            return f"signal {signum}"
+    return f"exit code {os.waitstatus_to_exitcode(status)}"

@@ -1,0 +1,162 @@
+"""The store's entry for one name: what was asked for, what runs, who uses it, how it ended.
+
+States: ``creating -> running -> ending -> ended``. A record is plain data with a schema version; it is read on
+the client's fast path and written by the nanny, so it is a dataclass with checks of its own and no model library.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from .errors import ClusterEnded, StoreError
+
+__all__ = ["LIVING", "NAME_RULE", "SCHEMA", "ClusterState", "Ended", "Job", "Record", "check_name", "utc_now"]
+
+#: Version of the record's and the handle's shape; newer ones are refused.
+SCHEMA = 1
+
+#: A DNS label (RFC 1123): fits Kubernetes objects, Prefect blocks and Slurm job names as well.
+NAME_RULE = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+
+_NAME = re.compile(NAME_RULE)
+
+
+class ClusterState(enum.StrEnum):
+    """Where a cluster is in its life. BROKEN is computed, never stored: record and reality disagree."""
+
+    CREATING = "creating"
+    RUNNING = "running"
+    ENDING = "ending"
+    ENDED = "ended"
+    BROKEN = "broken"
+
+
+#: States in which a cluster can still do work or come to do it.
+LIVING = frozenset({ClusterState.CREATING, ClusterState.RUNNING})
+
+
+def utc_now() -> str:
+    """Return the time as a record keeps it: UTC, ISO 8601, whole seconds, ``Z``."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def check_name(name: str) -> str:
+    """Return `name` when it may name a cluster; ValueError otherwise."""
+    if not _NAME.fullmatch(name) or name.endswith("\n"):
+        raise ValueError(
+            f"{name!r} cannot name a cluster: use 1 to 63 lower-case letters, digits and dashes, "
+            "with a letter or digit first and last"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One thing that a launcher started: its reference for that launcher, and its nanny's identity once known."""
+
+    launcher: str
+    reference: Mapping[str, Any]
+    nanny: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an incarnation ended: why, when (UTC), who did it, and the last output where something failed."""
+
+    reason: str
+    at: str
+    by: str
+    tail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One name's entry. Frozen: every change is a new record that replaces the old by its store version."""
+
+    name: str
+    incarnation: int
+    uid: str
+    state: ClusterState
+    backend: str = "native"
+    launcher: str = "local"
+    created: str = ""
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    sets: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    creator: Mapping[str, Any] | None = None
+    folder: str = ""
+    jobs: tuple[Job, ...] = ()
+    claims: Mapping[str, int] = field(default_factory=dict)
+    claims_taken: int = 0
+    ended: Ended | None = None
+    schema: int = SCHEMA
+
+    @property
+    def tag(self) -> str:
+        """What marks every process of this incarnation."""
+        return f"{self.name}/{self.incarnation}/{self.uid}"
+
+    @property
+    def title(self) -> str:
+        """How messages name it."""
+        return f"cluster {self.name!r} #{self.incarnation}"
+
+    @property
+    def secret(self) -> str:
+        """Key of this incarnation's secret in the store."""
+        return f"{self.name}.{self.incarnation}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for the store."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild from the store's data.
+
+        Raises
+        ------
+        StoreError
+            The data is damaged or of a newer schema.
+        """
+        name = data.get("name", "?")
+        schema = data.get("schema")
+        if schema != SCHEMA:
+            raise StoreError(
+                f"the record of cluster {name!r} has schema {schema!r}, this version reads {SCHEMA}: "
+                "use the version of ipcluster-core that wrote it, or a newer one"
+            )
+        try:
+            jobs = tuple(Job(str(j["launcher"]), dict(j["reference"]), j.get("nanny")) for j in data["jobs"])
+            ended = None if data["ended"] is None else Ended(**data["ended"])
+            return cls(**{**data, "state": ClusterState(data["state"]), "jobs": jobs, "ended": ended})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(f"the record of cluster {name!r} is damaged ({error}): tear it down to clean up") from error
+
+    def with_state(self, state: ClusterState, *, ended: Ended | None = None) -> Self:
+        """Return this record in another state."""
+        return replace(self, state=state, ended=ended if ended is not None else self.ended)
+
+    def end_message(self) -> str:
+        """Say how the cluster ended, or that it is about to."""
+        if self.ended is None:
+            return f"{self.title} is {self.state}"
+        text = f"{self.title} ended {self.ended.at}: {self.ended.reason} (by {self.ended.by})"
+        return f"{text}\nlast output:\n{self.ended.tail}" if self.ended.tail else text
+
+    def require_living(self) -> Self:
+        """Return this record if the cluster is not ending or ended.
+
+        Raises
+        ------
+        ClusterEnded
+            It is; the message says when, why and by whom.
+        """
+        if self.state not in LIVING:
+            raise ClusterEnded(self.end_message())
+        return self

@@ -1,0 +1,205 @@
+"""Python objects to bytes and back.
+
+Plain data and functions of installed packages go through pickle, which is quick. What names other things (classes,
+functions) goes through cloudpickle, with the modules of the user's project shipped by value: the engines need not
+have them. cloudpickle is imported when it is first needed. Large buffers (arrays) travel beside the pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from .errors import RemoteTraceback, TaskError
+
+__all__ = [
+    "dump",
+    "dump_call",
+    "dump_exception",
+    "dump_function",
+    "load",
+    "load_exception",
+]
+
+#: Buffers of at least so many bytes travel out of band.
+LARGE_BYTES = 64 * 1024
+
+#: Longest message and traceback text that an exception carries, in characters.
+_LONGEST_TEXT = 20_000
+
+#: Largest pickled exception that is carried as an object.
+_LARGEST_EXCEPTION = 1 << 20
+
+_PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
+
+#: Opcode STACK_GLOBAL: a pickle without it names no class or function.
+_NAMES_SOMETHING = b"\x93"
+
+#: Packages of ours: on the engines anyway, even when installed in editable mode.
+_OURS = frozenset({"ipcluster_core", "prefect_ipcluster", "airflow_ipcluster"})
+
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+
+_lock = threading.Lock()
+
+
+def _is_project_module(name: str, module: ModuleType | None) -> bool:
+    """Tell whether a module is the user's own: not built in, not of the standard library, not installed."""
+    if name.partition(".")[0] in _OURS:
+        return False
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return name == "__main__"
+    return not (file.startswith(_STDLIB) or "site-packages" in file or "dist-packages" in file)
+
+
+@contextmanager
+def _by_value() -> Iterator[ModuleType]:
+    """Give cloudpickle, set to ship the project's modules by value; its settings are restored."""
+    import cloudpickle
+
+    with _lock:
+        before = cloudpickle.list_registry_pickle_by_value()
+        mine = [
+            module
+            for name, module in list(sys.modules.items())
+            if name not in before
+            and name != "__main__"
+            and isinstance(module, ModuleType)
+            and module.__name__ == name
+            and _is_project_module(name, module)
+        ]
+        for module in mine:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield cloudpickle
+        finally:
+            for module in mine:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _dump_by_value(value: object, out_of_band: Callable[[pickle.PickleBuffer], bool] | None) -> bytes:
+    with _by_value() as cloudpickle, io.BytesIO() as file:
+        cloudpickle.Pickler(file, protocol=5, buffer_callback=out_of_band).dump(value)
+        return file.getvalue()
+
+
+def dump(value: object, buffers: list[memoryview]) -> bytes:
+    """Pickle a value; large buffers in it are appended to `buffers` instead of being copied.
+
+    Raises
+    ------
+    Exception
+        Whatever pickling the value raises.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return pickle.dumps(value, 5)
+
+    def out_of_band(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < LARGE_BYTES:
+            return True
+        buffers.append(raw)
+        return False
+
+    try:
+        data = pickle.dumps(value, 5, buffer_callback=out_of_band)
+    except Exception:  # noqa: BLE001 - pickle raises anything; cloudpickle's error is the one worth showing
+        data = None
+    if data is not None and _NAMES_SOMETHING not in data:
+        return data
+    del buffers[:]
+    return _dump_by_value(value, out_of_band)
+
+
+def load(data: bytes | bytearray | memoryview, buffers: Sequence[Any] = ()) -> Any:
+    """Unpickle a value. Call it only with data of an authenticated partner."""
+    return pickle.loads(data, buffers=buffers)
+
+
+def dump_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], buffers: list[memoryview]) -> bytes:
+    """Pickle the arguments of one call; see `dump`."""
+    if not kwargs and all(type(value) in _PLAIN for value in args):
+        return pickle.dumps((args, None), 5)
+    return dump((args, dict(kwargs) or None), buffers)
+
+
+def dump_function(function: Callable[..., Any]) -> tuple[bytes, bytes]:
+    """Pickle a function; return its hash (16 bytes) and its pickle.
+
+    A function of the user's project, a lambda or a closure is pickled by value, any other by name.
+    """
+    name = getattr(function, "__module__", None) or "__main__"
+    data = None
+    if name in sys.modules and not _is_project_module(name, sys.modules[name]):
+        try:
+            data = pickle.dumps(function, 5)
+        except Exception:  # noqa: BLE001 - no name to find it by: a lambda, a closure; it goes by value
+            data = None
+    # A partial or a bound method may name things of the project although its own type is installed.
+    if data is None or not hasattr(function, "__qualname__"):
+        data = _dump_by_value(function, None)
+    return hashlib.blake2b(data, digest_size=16).digest(), data
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    half = _LONGEST_TEXT // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def _describe(error: BaseException) -> tuple[str, str]:
+    try:
+        message = str(error)
+    except Exception as second:  # noqa: BLE001 - a user's __str__ may raise anything
+        message = f"<its text cannot be had: {type(second).__name__}>"
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - formatting calls the same __str__
+        text = "".join(traceback.format_tb(error.__traceback__))
+    return _cut(message), _cut(text)
+
+
+def dump_exception(error: BaseException) -> bytes:
+    """Pickle an exception so that it arrives whatever it is.
+
+    The object travels only if it was rebuilt here from its pickle; type name, message and traceback always do.
+    """
+    message, text = _describe(error)
+    kind = type(error)
+    rebuilt: bytes | None = None
+    try:
+        buffers: list[memoryview] = []
+        rebuilt = dump(error, buffers)
+        if buffers or len(rebuilt) > _LARGEST_EXCEPTION or type(load(rebuilt)) is not kind:
+            rebuilt = None
+    except Exception:  # noqa: BLE001 - anything at all may go wrong in a user's exception; then the text is sent
+        rebuilt = None
+    return pickle.dumps((rebuilt, f"{kind.__module__}.{kind.__qualname__}", message, text), 5)
+
+
+def load_exception(data: bytes | bytearray | memoryview) -> BaseException:
+    """Rebuild what `dump_exception` made; the engine's traceback is its ``__cause__``."""
+    rebuilt, name, message, text = pickle.loads(data)
+    error: BaseException | None = None
+    if rebuilt is not None:
+        try:
+            error = pickle.loads(rebuilt)
+        except Exception:  # noqa: BLE001 - its module may be known to the engines only
+            error = None
+    if not isinstance(error, BaseException):
+        error = TaskError(f"{name}: {message}", name)
+    error.__cause__ = RemoteTraceback(text)
+    return error
+

@@ -1,0 +1,98 @@
+"""What a user asks for: how many engines of what kind, where, and what ends the cluster by itself."""
+
+from __future__ import annotations
+
+from typing import Literal, Self, TypedDict
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
+
+__all__ = ["ClusterSpec", "EngineSpec", "SpecFields"]
+
+#: Seconds without work after which a cluster ends, unless the spec says otherwise.
+DEFAULT_IDLE_TIMEOUT = 1800.0
+
+
+class EngineSpec(BaseModel):
+    """One engine set: a named group of like engines."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    n: NonNegativeInt = Field(description="How many engines.")
+    kind: Literal["process"] = Field("process", description="What an engine is: an ordinary process.")
+
+
+class ClusterSpec(BaseModel):
+    """What a cluster is to be.
+
+    `n` is short for ``engines={"default": EngineSpec(n=n)}``; give one of the two. Neither gives two engines.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    n: NonNegativeInt | None = Field(None, description="Number of engines in the set named default.")
+    engines: dict[str, EngineSpec] = Field(default_factory=dict, description="Engine sets by name.")
+    at_least: NonNegativeInt | None = Field(
+        None, description="Engines that must be up before the cluster counts as ready; None means all."
+    )
+    backend: str = Field("native", description="What runs the tasks: name of a backend.")
+    launcher: str = Field("local", description="Where the processes run: name of a launcher.")
+    idle_timeout: PositiveFloat | None = Field(
+        DEFAULT_IDLE_TIMEOUT,
+        description="Seconds with nothing queued, running or starting after which the cluster ends; None means never.",
+    )
+    lifetime: PositiveFloat | None = Field(
+        None, description="Seconds from ready after which the cluster ends in any case; None means no limit."
+    )
+    no_client_timeout: PositiveFloat | None = Field(
+        None, description="Seconds without any connected client after which the cluster ends; None means no limit."
+    )
+    labels: dict[str, str] = Field(default_factory=dict, description="Labels to find the cluster by.")
+    env: dict[str, str] = Field(default_factory=dict, description="Environment variables set for the engines.")
+    cwd: str | None = Field(None, description="Engines' working folder; None means the creator's.")
+    preload: list[str] = Field(
+        default_factory=list, description="Modules imported once, before engines are forked, so that all share them."
+    )
+    python: str | None = Field(None, description="Interpreter of the cluster; None means the creator's.")
+
+    @field_validator("labels", "env")
+    @classmethod
+    def _no_nul(cls, value: dict[str, str]) -> dict[str, str]:
+        if any("\0" in key or "\0" in text for key, text in value.items()):
+            raise ValueError("names and values must not hold a NUL character")
+        return value
+
+    @model_validator(mode="after")
+    def _one_way_to_ask_for_engines(self) -> Self:
+        if self.n is not None and self.engines:
+            raise ValueError("give n or engines, not both")
+        if self.at_least is not None and self.at_least > self.total:
+            raise ValueError(f"at_least={self.at_least} is more than the {self.total} engines asked for")
+        return self
+
+    @property
+    def sets(self) -> dict[str, EngineSpec]:
+        """Engine sets by name, with `n` worked in."""
+        return self.engines or {"default": EngineSpec(n=2 if self.n is None else self.n)}
+
+    @property
+    def total(self) -> int:
+        """Number of engines in all sets."""
+        return sum(engines.n for engines in self.sets.values())
+
+
+class SpecFields(TypedDict, total=False):
+    """The fields of `ClusterSpec`, as keywords."""
+
+    n: int | None
+    engines: dict[str, EngineSpec]
+    at_least: int | None
+    backend: str
+    launcher: str
+    idle_timeout: float | None
+    lifetime: float | None
+    no_client_timeout: float | None
+    labels: dict[str, str]
+    env: dict[str, str]
+    cwd: str | None
+    preload: list[str]
+    python: str | None

@@ -1,0 +1,78 @@
+"""A store in this process's memory: for tests, and for trying things out."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any, ClassVar
+
+from ..errors import StoreConflict
+from .base import Document, Kind
+
+__all__ = ["MemoryStore"]
+
+
+class MemoryStore:
+    """See `Store` for the contract. Stores of one name share their documents."""
+
+    _named: ClassVar[dict[str, MemoryStore]] = {}
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._documents: dict[tuple[Kind, str], Document] = {}
+        self._versions = 0
+
+    @classmethod
+    def named(cls, name: str) -> MemoryStore:
+        """Return this process's store of that name; an empty name gives a new private one."""
+        return cls._named.setdefault(name, cls(name)) if name else cls()
+
+    @property
+    def url(self) -> str:
+        """URL of this store; it opens the same store in this process only."""
+        return f"memory:{self._name}"
+
+    def read(self, kind: Kind, key: str) -> Document | None:
+        """Return the current document or None."""
+        with self._lock:
+            return deepcopy(self._documents.get((kind, key)))
+
+    def create(self, kind: Kind, key: str, value: Mapping[str, Any]) -> Document:
+        """Put a document where there is none; StoreConflict where there is one."""
+        return self._put(kind, key, value, None)
+
+    def swap(self, kind: Kind, key: str, value: Mapping[str, Any], version: int) -> Document:
+        """Replace the document of exactly that version; StoreConflict if it changed."""
+        return self._put(kind, key, value, version)
+
+    def _put(self, kind: Kind, key: str, value: Mapping[str, Any], version: int | None) -> Document:
+        with self._lock:
+            self._expect(kind, key, version)
+            self._versions += 1
+            document = Document(deepcopy(value), self._versions)
+            self._documents[kind, key] = document
+            return deepcopy(document)
+
+    def delete(self, kind: Kind, key: str, version: int) -> None:
+        """Remove the document of exactly that version; StoreConflict if it changed."""
+        with self._lock:
+            self._expect(kind, key, version)
+            del self._documents[kind, key]
+
+    def _expect(self, kind: Kind, key: str, version: int | None) -> None:
+        current = self._documents.get((kind, key))
+        if (current.version if current else None) != version:
+            raise StoreConflict(f"{kind} {key!r} in {self.url} is not at version {version}")
+
+    def keys(self, kind: Kind) -> Iterator[str]:
+        """Return the keys of that kind, sorted."""
+        with self._lock:
+            return iter(sorted(key for of, key in self._documents if of == kind))
+
+    def run_folder(self, uid: str) -> str:
+        """Return a folder for sockets and logs below the temporary folder."""
+        return os.path.join(tempfile.gettempdir(), f"ipcluster-{uid}")

@@ -1,0 +1,303 @@
+"""Messages between client, broker and engines, and their frames.
+
+::
+
+    client                      broker                      engine
+      | Hello ------------------->| <------------------ Hello |
+      | <------ Welcome / Refused |-- Welcome / Refused ----->|
+      | Function, Submit -------->|-- Chunk ----------------->|   a slice of one or several tasks
+      | <---------------- Results |<------------------- Done  |   any number of them a chunk
+      | Cancel ------------------>|                           |
+      | <-------------- Cancelled |                           |
+      | Ask --------------------->|-- Stop ------------------>|
+      | <----------------- Answer |                           |
+      | <------- End  (cluster is over, and why)              |
+
+The task path packs its header with struct; the rest is JSON. A run of tasks travels as one body of concatenated
+pickles with an array of their lengths, so that the broker can hand out any slice of it without opening anything.
+All numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "Buffer",
+    "Cancel",
+    "Cancelled",
+    "Chunk",
+    "Done",
+    "Function",
+    "Kind",
+    "Notice",
+    "Results",
+    "Status",
+    "Submit",
+    "kind_of",
+    "lengths",
+    "offsets",
+]
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Kind(enum.IntEnum):
+    """First byte of every message."""
+
+    HELLO = 1
+    WELCOME = 2
+    REFUSED = 3
+    FUNCTION = 4
+    SUBMIT = 5
+    CHUNK = 6
+    DONE = 7
+    RESULTS = 8
+    CANCEL = 9
+    CANCELLED = 10
+    ASK = 11
+    ANSWER = 12
+    STOP = 13
+    BYE = 14
+    END = 15
+
+
+class Status(enum.IntEnum):
+    """How one task came out; one byte each in `Done` and `Results`."""
+
+    OK = 0  # payload: pickle of the value
+    ERROR = 1  # payload: see serialize.dump_exception
+    LOST = 2  # payload: JSON of the reason; written by the broker
+    CANCELLED = 3  # no payload
+
+
+_SUBMIT = struct.Struct("<BQI16s")
+_FUNCTION = struct.Struct("<B16s")
+_CHUNK = struct.Struct("<BIQI16s")
+_DONE = struct.Struct("<BIIIQ")
+_RESULTS = struct.Struct("<BQI")
+_CANCEL = struct.Struct("<BQ")
+_CANCELLED = struct.Struct("<BQ?")
+
+
+def kind_of(frames: Sequence[Buffer]) -> Kind:
+    """Return the kind of a message; ValueError when it is none of ours."""
+    if not frames or not len(frames[0]):
+        raise ValueError("empty message")
+    return Kind(frames[0][0])
+
+
+def lengths(payloads: Sequence[Buffer]) -> bytes:
+    """Pack the lengths of payloads."""
+    return array("Q", map(len, payloads)).tobytes()
+
+
+def offsets(packed: Buffer, count: int) -> list[int]:
+    """Return the `count` + 1 offsets that packed lengths stand for; ValueError if there are not that many."""
+    sizes = array("Q")
+    sizes.frombytes(packed)
+    if len(sizes) != count:
+        raise ValueError(f"{len(sizes)} lengths for {count} tasks")
+    total, ends = 0, [0]
+    for size in sizes:
+        total += size
+        ends.append(total)
+    return ends
+
+
+def _unpack(header: struct.Struct, frames: Sequence[Buffer], least: int) -> tuple[Any, ...]:
+    if len(frames) < least or len(frames[0]) != header.size:
+        raise ValueError(f"malformed message of kind {frames[0][0] if frames and len(frames[0]) else None}")
+    return header.unpack(frames[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A message that is one JSON object: hello, welcome, refused, ask, answer, stop, bye, end."""
+
+    kind: Kind
+    data: Mapping[str, Any]
+
+    def encode(self) -> list[Buffer]:
+        """Return the frames."""
+        return [bytes((self.kind,)) + json.dumps(self.data, separators=(",", ":")).encode()]
+
+    @classmethod
+    def decode(cls, frames: Sequence[Buffer]) -> Notice:
+        """Read the frames; ValueError if they are malformed."""
+        data = json.loads(bytes(frames[0][1:]))
+        if not isinstance(data, dict):
+            raise ValueError("not a JSON object")
+        return cls(kind_of(frames), data)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A pickled function, sent once under its hash (16 bytes)."""
+
+    key: bytes
+    blob: Buffer
+
+    def encode(self) -> list[Buffer]:
+        """Return the frames."""
+        return [_FUNCTION.pack(Kind.FUNCTION, self.key), self.blob]
+
+    @classmethod
+    def decode(cls, frames: Sequence[Buffer]) -> Function:
+        """Read the frames; ValueError if they are malformed."""
+        _, key = _unpack(_FUNCTION, frames, 2)
+        return cls(key, frames[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A run of `count` tasks of one function, numbered from `base` by the client that sends it.
+
+    `body` is the concatenation of the pickled calls, `sizes` their packed lengths. Only a run of one task has
+    `buffers` (out-of-band data of its pickle). `options`: ``engines`` (list of ids), ``retries``.
+    """
+
+    base: int
+    count: int
+    function: bytes
+    sizes: Buffer
+    body: Buffer
+    options: Mapping[str, Any] | None = None
+    buffers: Sequence[Buffer] = ()
+
+    def encode(self) -> list[Buffer]:
+        """Return the frames."""
+        options = json.dumps(self.options).encode() if self.options else b""
+        header = _SUBMIT.pack(Kind.SUBMIT, self.base, self.count, self.function)
+        return [header, self.sizes, self.body, options, *self.buffers]
+
+    @classmethod
+    def decode(cls, frames: Sequence[Buffer]) -> Submit:
+        """Read the frames; ValueError if they are malformed."""
+        _, base, count, function = _unpack(_SUBMIT, frames, 4)
+        options = json.loads(bytes(frames[3])) if len(frames[3]) else None
+        if count == 0 or (len(frames) > 4 and count != 1) or not isinstance(options, dict | None):
+            raise ValueError("malformed submit")
+        return cls(base, count, function, frames[1], frames[2], options, frames[4:])
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tasks for one engine. `number` counts the engine's chunks; `blob` is the function if it is new to it."""
+
+    number: int
+    base: int
+    count: int
+    function: bytes
+    sizes: Buffer
+    body: Buffer
+    blob: Buffer = b""
+    buffers: Sequence[Buffer] = ()
+
+    def encode(self) -> list[Buffer]:
+        """Return the frames."""
+        header = _CHUNK.pack(Kind.CHUNK, self.number, self.base, self.count, self.function)
+        return [header, self.sizes, self.body, self.blob, *self.buffers]
+
+    @classmethod
+    def decode(cls, frames: Sequence[Buffer]) -> Chunk:
+        """Read the frames; ValueError if they are malformed."""
+        _, number, base, count, function = _unpack(_CHUNK, frames, 4)
+        return cls(number, base, count, function, frames[1], frames[2], frames[3], frames[4:])
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Outcomes of the tasks ``first .. first + count`` of a chunk; `busy` is the time they took, in ns."""
+
+    chunk: int
+    first: int
+    count: int
+    busy: int
+    sizes: Buffer
+    statuses: Buffer
+    body: Buffer
+    buffers: Sequence[Buffer] = ()
+
+    def encode(self) -> list[Buffer]:
+        """Return the frames."""
+        header = _DONE.pack(Kind.DONE, self.chunk, self.first, self.count, self.busy)
+        return [header, self.sizes, self.statuses, self.body, *self.buffers]
+
+    @classmethod
+    def decode(cls, frames: Sequence[Buffer]) -> Done:
+        """Read the frames; ValueError if they are malformed."""
+        _, chunk, first, count, busy = _unpack(_DONE, frames, 4)
+        if len(frames[2]) != count:
+            raise ValueError(f"{len(frames[2])} statuses for {count} tasks")
+        return cls(chunk, first, count, busy, frames[1], frames[2], frames[3], frames[4:])
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Outcomes of the client's tasks ``base .. base + count``; layout as in `Done`."""
+
+    base: int
+    count: int
+    sizes: Buffer
+    statuses: Buffer
+    body: Buffer
+    buffers: Sequence[Buffer] = ()
+
+    def encode(self) -> list[Buffer]:
+        """Return the frames."""
+        return [
+            _RESULTS.pack(Kind.RESULTS, self.base, self.count),
+            self.sizes,
+            self.statuses,
+            self.body,
+            *self.buffers,
+        ]
+
+    @classmethod
+    def decode(cls, frames: Sequence[Buffer]) -> Results:
+        """Read the frames; ValueError if they are malformed."""
+        _, base, count = _unpack(_RESULTS, frames, 4)
+        if len(frames[2]) != count:
+            raise ValueError(f"{len(frames[2])} statuses for {count} tasks")
+        return cls(base, count, frames[1], frames[2], frames[3], frames[4:])
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The client wants its task `number` cancelled if it has not been handed to an engine."""
+
+    number: int
+
+    def encode(self) -> list[Buffer]:
+        """Return the frames."""
+        return [_CANCEL.pack(Kind.CANCEL, self.number)]
+
+    @classmethod
+    def decode(cls, frames: Sequence[Buffer]) -> Cancel:
+        """Read the frames; ValueError if they are malformed."""
+        return cls(_unpack(_CANCEL, frames, 1)[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Answer to `Cancel`: whether it came in time."""
+
+    number: int
+    success: bool
+
+    def encode(self) -> list[Buffer]:
+        """Return the frames."""
+        return [_CANCELLED.pack(Kind.CANCELLED, self.number, self.success)]
+
+    @classmethod
+    def decode(cls, frames: Sequence[Buffer]) -> Cancelled:
+        """Read the frames; ValueError if they are malformed."""
+        _, number, success = _unpack(_CANCELLED, frames, 1)
+        return cls(number, success)

@@ -1,0 +1,115 @@
+"""Steps as other processes, and the parts of a cluster as the kernel sees them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ipcluster_core import open_store
+from ipcluster_core.process import TAG_VARIABLE, children
+from ipcluster_core.record import Record
+
+
+def wait_until(condition: Callable[[], object], timeout: float = 10.0) -> float:
+    """Wait until a condition holds; return how long it took, fail when it does not come to hold."""
+    start = time.monotonic()
+    while not condition():
+        passed = time.monotonic() - start
+        assert passed < timeout, f"{condition} did not hold within {timeout:g} s"
+        time.sleep(0.01)
+    return time.monotonic() - start
+
+
+def record_of(name: str) -> Record:
+    """Return a cluster's record from the test's store."""
+    document = open_store().read("record", name)
+    assert document is not None
+    return Record.from_dict(document.value)
+
+
+def secret_of(name: str) -> str:
+    """Return a running cluster's secret from the test's store."""
+    document = open_store().read("secret", record_of(name).secret)
+    assert document is not None
+    return str(document.value["key"])
+
+
+def living(name: str) -> list[int]:
+    """Return the pids of all processes that carry the tag of any incarnation of a cluster."""
+    needle = f"{TAG_VARIABLE}={name}/".encode()
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if any(variable.startswith(needle) for variable in file.read().split(b"\0")):
+                    found.append(int(pid))
+        except OSError:
+            continue
+    return found
+
+
+def part(name: str, which: str) -> int:
+    """Return the pid of a cluster's nanny, controller or broker."""
+    nanny = record_of(name).jobs[0].nanny
+    assert nanny is not None
+    pid = int(nanny["pid"])
+    if which == "nanny":
+        return pid
+    for child in children(pid):
+        # Each part writes to its own log.
+        if os.readlink(f"/proc/{child}/fd/1").endswith(f"/{which}.log"):
+            return child
+    raise AssertionError(f"cluster {name!r} has no {which}")
+
+
+def files_of_store() -> set[str]:
+    """Return the files in the test's store, as paths below its root."""
+    root = open_store().url.partition(":")[2]
+    return {
+        os.path.relpath(os.path.join(folder, file), root) for folder, _, files in os.walk(root) for file in files
+    }
+
+
+def run_step(code: str, *args: str, timeout: float = 60.0) -> str:
+    """Run Python code as a step of its own and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *args],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout.strip()
+
+
+@contextmanager
+def started_step(code: str, *args: str) -> Iterator[subprocess.Popen[str]]:
+    """Start Python code as a step of its own; it is killed, if need be, and reaped at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ctl(*args: str, timeout: float = 60.0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command line and return what came of it; a traceback is a failure whatever was expected."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ipcluster_core.cli", *args],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        input=stdin,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
