@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .handle import ClusterHandle
     from .manager import ClusterManager, ClusterSummary
     from .record import ClusterState
-    from .spec import ClusterSpec, EngineSpec
+    from .spec import ClusterSpec, EngineSpec, SpecFields
     from .store import Store, open_store
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "ClusterSummary",
     "EngineSpec",
     "EngineStatus",
+    "SpecFields",
     "Store",
     "TeardownReport",
     "errors",
@@ -50,6 +51,7 @@ _WHERE = {
     "ClusterSummary": "manager",
     "EngineSpec": "spec",
     "EngineStatus": "cluster",
+    "SpecFields": "spec",
     "Store": "store",
     "TeardownReport": "ending",
     "open_store": "store",
@@ -57,7 +59,7 @@ _WHERE = {
 
 if not TYPE_CHECKING:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         from importlib import import_module
 
         if name == "errors":
@@ -67,5 +69,5 @@ if not TYPE_CHECKING:
         value = globals()[name] = getattr(import_module(f".{_WHERE[name]}", __name__), name)
         return value
 
-    def __dir__():
+    def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +22,8 @@ import zmq
 from . import errors, wire
 from .incarnation import TASK, secret_of
 from .link import Link, endpoint
-from .process import Identity, Liveness, end_all, liveness, tagged
-from .record import Record
+from .process import Identity, end_all, liveness, tagged
+from .record import Liveness, Record, title_of
 from .scheduling import Assignment, Lost, Scheduler, Work
 from .store import open_store
 from .wire import Buffer, Kind, Notice, Status
@@ -32,6 +31,9 @@ from .wire import Buffer, Kind, Notice, Status
 __all__ = ["Broker", "run"]
 
 logger = logging.getLogger("ipcluster.broker")
+
+#: Messages of at least so many bytes are sent without a copy.
+_LARGE_BYTES = 1 << 16
 
 #: Messages handled before the links are looked at again.
 _BURST = 64
@@ -62,6 +64,7 @@ class Broker:
 
     def __init__(self, boot: Mapping[str, Any], nanny: Link, controller: Link) -> None:
         self._tag = str(boot["tag"])
+        self._title = title_of(self._tag)
         self._folder = str(boot["folder"])
         self._nanny, self._controller = nanny, controller
         self._store = open_store(str(boot["store"]))
@@ -84,11 +87,11 @@ class Broker:
 
     # the loop
 
-    def run(self) -> None:
-        """Serve until it is over."""
+    def _bind(self) -> int | None:
+        """Open the socket; return a descriptor to keep while it is open."""
         found = self._store.read("record", self._tag.partition("/")[0])
         if found is None:
-            raise errors.ClusterError(f"the record of {self._tag} is gone")
+            raise errors.ClusterError(f"the record of {self._title} is gone")
         self._secret = secret_of(self._store, Record.from_dict(found.value)).encode()
         # Credit bounds what engines hold and clients bound what they send; dropping at a mark would lose tasks.
         self._socket.sndhwm = self._socket.rcvhwm = 0
@@ -98,6 +101,11 @@ class Broker:
         self._controller.send({"event": "bound"})
         for source in (self._socket, self._nanny.fileno(), self._controller.fileno()):
             self._poller.register(source, zmq.POLLIN)
+        return fd
+
+    def run(self) -> None:
+        """Serve until it is over."""
+        fd = self._bind()
         while not self._over:
             ready = dict(self._poller.poll())
             if self._nanny.fileno() in ready:
@@ -130,11 +138,11 @@ class Broker:
         """Go on until the other partner, who saw it too, says why it is over; alone, clean up."""
         self._partners.discard(name)
         if not self._partners:
-            self._over = self._over or f"cluster {self._tag} is broken: its nanny and its controller died"
+            self._over = self._over or f"{self._title} is broken: its nanny and its controller died"
             end_all(lambda: tagged(self._tag), grace=0.0, timeout=10.0)
 
     def _on_end(self, message: Mapping[str, Any]) -> None:
-        text = f"cluster {self._tag} ended: {message['reason']} (by {message['by']})"
+        text = f"{self._title} ended: {message['reason']} (by {message['by']})"
         self._over = f"{text}\n{message['tail']}".rstrip()
 
     # from the relatives
@@ -164,16 +172,15 @@ class Broker:
         """Settle what a dead engine had finished and not told; return where the next chunk's results begin."""
         number = int(chunk["chunk"])
         settled = self._scheduler.settled(engine, number)
+        text = f"engine {engine} died right after this task had finished; its result was too large to be saved"
+        unsaved = json.dumps({"message": text, "engine": engine}).encode()
         for index, (status, size) in enumerate(chunk["finished"]):
-            payload = blob[start : start + max(0, size)]
+            payload = blob[start : start + size] if size >= 0 else unsaved
             start += max(0, size)
             if settled is None or index < settled:
                 continue
-            if size < 0:
-                text = f"engine {engine} died right after this task had finished; its result was too large to be saved"
-                status, payload = Status.LOST, json.dumps({"message": text, "engine": engine}).encode()
-            done = wire.Done(number, index, 1, -1, wire.lengths([payload]), bytes((status,)), payload)
-            self._on_done(engine, done)
+            outcome = bytes((status if size >= 0 else Status.LOST,))
+            self._on_done(engine, wire.Done(number, index, 1, -1, wire.lengths([payload]), outcome, payload))
         return start
 
     def _on_controller(self, message: Mapping[str, Any], _: bytes) -> None:
@@ -221,16 +228,16 @@ class Broker:
         elif identity in self._clients:
             self._on_client(identity, kind, frames)
         elif kind is not Kind.BYE:
-            refusal = {"error": "NotAuthorized", "message": f"say hello with the secret of cluster {self._tag} first"}
+            refusal = {"error": "NotAuthorized", "message": f"say hello with the secret of {self._title} first"}
             self._send(identity, Notice(Kind.REFUSED, refusal).encode())
 
     def _on_hello(self, identity: bytes, hello: Mapping[str, Any]) -> None:
         refusal = None
         if not hmac.compare_digest(str(hello["secret"]).encode(), self._secret):
-            refusal = {"error": "NotAuthorized", "message": f"wrong secret for cluster {self._tag}"}
+            refusal = {"error": "NotAuthorized", "message": f"wrong secret for {self._title}"}
         elif list(hello["python"]) != list(sys.version_info[:2]):
             theirs, ours = (".".join(map(str, version)) for version in (hello["python"], sys.version_info[:2]))
-            text = f"cluster {self._tag} runs Python {ours}, this {hello['role']} runs {theirs}: use the same minor version"
+            text = f"{self._title} runs Python {ours}, this {hello['role']} runs {theirs}: use the same minor version"
             refusal = {"error": "VersionMismatch", "message": text}
         if refusal is not None:
             logger.warning("refused a %s: %s", hello["role"], refusal["message"])
@@ -354,12 +361,10 @@ class Broker:
         )
         self._send(seat.identity, chunk.encode())
 
-    def _send(self, identity: Any, frames: Sequence[Buffer]) -> None:
-        # Small frames are copied, large ones handed over; a partner that is gone is no error.
-        self._socket.send(identity, zmq.SNDMORE)
-        for frame in frames[:-1]:
-            self._socket.send(frame, zmq.SNDMORE, copy=len(frame) < 1 << 16)
-        self._socket.send(frames[-1], copy=len(frames[-1]) < 1 << 16)
+    def _send(self, identity: Any, frames: Sequence[Buffer]) -> None:  # noqa: ANN401 - a work's client is any hashable to the scheduler
+        # Large frames are handed over, not copied; to a partner that is gone nothing is sent, which is no error.
+        whole = [identity, *frames]
+        self._socket.send_multipart(whole, copy=sum(map(len, frames)) < _LARGE_BYTES)
 
     def _tell_lost(self, lost: Lost, message: str, cause: str, tail: str) -> None:
         if tail:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +93,9 @@ def _readable(error: ValueError) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ipclusterctl", description="Parallel clusters by name.")
-    parser.add_argument("--store", metavar="URL", help="store of the clusters (default: $IPCLUSTER_STORE, else per user)")
+    parser.add_argument(
+        "--store", metavar="URL", help="store of the clusters (default: $IPCLUSTER_STORE, else per user)"
+    )
     verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def add(name: str, verb: Callable[[argparse.Namespace], int], text: str, **kw: Any) -> argparse.ArgumentParser:
@@ -245,8 +248,10 @@ def _list(options: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column].splitlines()[0] if row[column] else "") for row in rows) for column in range(len(rows[0]))]
+def _table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [
+        max(len(row[column].splitlines()[0] if row[column] else "") for row in rows) for column in range(len(rows[0]))
+    ]
     for row in rows:
         cells = (cell.splitlines()[0] if cell else "" for cell in row)
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
@@ -254,8 +259,6 @@ def _table(rows: list[tuple[str, ...]]) -> None:
 
 def _find(options: argparse.Namespace) -> ClusterStatus:
     """Return a status, of an ended or broken cluster too."""
-    from .cluster import Cluster
-
     try:
         return _connect(options).status_sync()
     except (errors.ClusterEnded, errors.ClusterBroken) as error:
@@ -280,7 +283,11 @@ def _status(options: argparse.Namespace) -> int:
         print(f"tasks: {tasks['queued']} queued, {tasks['running']} with engines, {tasks['settled']} settled")
         print(f"clients: {status.clients}")
         for limit, seconds in status.ends_in.items():
-            print(f"ends in {seconds:.0f} s by {limit}, unless there is work" if limit == "idle_timeout" else f"ends in {seconds:.0f} s by {limit}")
+            print(
+                f"ends in {seconds:.0f} s by {limit}, unless there is work"
+                if limit == "idle_timeout"
+                else f"ends in {seconds:.0f} s by {limit}"
+            )
         rows = [("ENGINE", "SET", "STATE", "PID", "TASKS")]
         rows += [(str(e.id), e.set, e.state, str(e.pid or ""), str(e.tasks)) for e in status.engines]
         _table(rows)
@@ -355,23 +362,21 @@ def _follow(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
     _, record = resolve(options.name, options.store)
     wanted = None if options.engine is None else {f"engine-{engine}" for engine in options.engine}
-    read: dict[str, int] = {}
-    first = True
-    while os.path.isdir(record.folder):
-        for entry in sorted(name for name in os.listdir(record.folder) if name.endswith(".log")):
-            part, path = entry.removesuffix(".log"), os.path.join(record.folder, entry)
-            if wanted is not None and part not in wanted:
-                continue
-            if first:
-                read[part] = os.path.getsize(path)
-                continue
-            with open(path, errors="replace") as file:
-                file.seek(read.get(part, 0))
-                for line in file:
-                    yield part, line.rstrip("\n")
-                read[part] = file.tell()
-        first = False
-        time.sleep(0.2)
+
+    def sizes() -> dict[str, int]:
+        names = (name.removesuffix(".log") for name in os.listdir(record.folder) if name.endswith(".log"))
+        parts = (name for name in sorted(names) if wanted is None or name in wanted)
+        return {part: os.path.getsize(os.path.join(record.folder, f"{part}.log")) for part in parts}
+
+    with suppress(FileNotFoundError):
+        read = sizes()
+        while True:
+            for part in sizes():
+                with open(os.path.join(record.folder, f"{part}.log"), errors="replace") as file:
+                    file.seek(read.get(part, 0))
+                    yield from ((part, line.rstrip("\n")) for line in file)
+                    read[part] = file.tell()
+            time.sleep(0.2)
 
 
 def _handle(options: argparse.Namespace) -> int:

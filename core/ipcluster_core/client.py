@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from . import errors
 from .connection import Connection, Options
@@ -30,7 +30,12 @@ T = TypeVar("T")
 
 
 def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store | None) -> tuple[Store, Record]:
-    """Return the store and the record of a cluster given by name, handle, dict or JSON.
+    """Find a cluster given by name, handle, dict or JSON.
+
+    Returns
+    -------
+    tuple
+        Its store and its record.
 
     Raises
     ------
@@ -38,6 +43,10 @@ def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store
         There is no such record.
     StaleHandle
         The handle is of another incarnation.
+    ClusterError
+        The handle is of a newer schema.
+    TypeError
+        It is given in none of these forms.
     """
     text = cluster.model_dump() if hasattr(cluster, "model_dump") else cluster
     if isinstance(text, str) and text.lstrip().startswith("{"):
@@ -48,7 +57,9 @@ def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store
     if not isinstance(text, dict):
         raise TypeError(f"a cluster is given by name, handle, dict or JSON, not by {type(cluster).__name__}")
     if text.get("schema") != 1:
-        raise errors.ClusterError(f"a handle of schema {text.get('schema')!r} cannot be read by this version: it reads 1")
+        raise errors.ClusterError(
+            f"a handle of schema {text.get('schema')!r} cannot be read by this version: it reads 1"
+        )
     opened = store if store is not None and not isinstance(store, str) else open_store(store or text["store"])
     record = read_record(opened, text["name"])
     if record.uid != text["uid"]:
@@ -90,6 +101,11 @@ class Client(concurrent.futures.Executor):
         timeout
             Seconds to wait for a cluster that is still being created, and for its answer.
 
+        Returns
+        -------
+        Client
+            Connected.
+
         Raises
         ------
         ClusterNotFound
@@ -130,6 +146,11 @@ class Client(concurrent.futures.Executor):
             Ids of the engines that may run the tasks. Default: any.
         timeout
             Seconds that `map` and `run` wait for all results, where they are not told otherwise.
+
+        Returns
+        -------
+        Client
+            Shares this one's connection: shutting down either ends both.
         """
         now = self._options
         changed = Options(
@@ -142,9 +163,14 @@ class Client(concurrent.futures.Executor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> TaskFuture[T]:
         """Run ``fn(*args, **kwargs)`` on an engine.
 
-        Arguments are pickled now. The future's ``result()`` raises what the task raised (the engine's traceback is
-        its ``__cause__``), `EngineLost` when the engine died with it, `ClusterEnded` or `ClusterBroken` when the
-        cluster went.
+        Arguments are pickled now; the function when it is first used here, so later changes of what it closes over
+        are not seen.
+
+        Returns
+        -------
+        TaskFuture
+            Its ``result()`` raises what the task raised (the engine's traceback is its ``__cause__``), `EngineLost`
+            when the engine died with it, `ClusterEnded` or `ClusterBroken` when the cluster went.
 
         Raises
         ------
@@ -155,7 +181,7 @@ class Client(concurrent.futures.Executor):
         """
         return self._connection.submit(fn, args, kwargs, self._options)
 
-    def map(  # type: ignore[override]
+    def map(
         self,
         fn: Callable[..., T],
         *iterables: Iterable[Any],
@@ -176,6 +202,11 @@ class Client(concurrent.futures.Executor):
             Items per task. Default: each item is a task of its own, with its own failure; small ones travel together
             anyway. More than 1 makes one task of so many items, which fail together.
 
+        Returns
+        -------
+        iterator
+            Leaving it early cancels what no engine has been given yet.
+
         Raises
         ------
         ClusterTimeout
@@ -185,7 +216,8 @@ class Client(concurrent.futures.Executor):
         deadline = None if limit is None else time.monotonic() + limit
         calls = zip(*iterables, strict=False)
         if chunksize is not None and chunksize > 1:
-            return itertools.chain.from_iterable(self._collect(self._submit_chunks(fn, calls, chunksize), deadline))
+            lists = self._collect(self._submit_chunks(fn, calls, chunksize), deadline)
+            return itertools.chain.from_iterable(lists)
         submit, options = self._connection.submit, self._options
         return self._collect([submit(fn, call, {}, options) for call in calls], deadline)
 
@@ -245,6 +277,8 @@ class Client(concurrent.futures.Executor):
         ------
         ClusterTimeout
             A result was not there in time.
+        ValueError
+            `engines` is neither "all" nor a sequence of ids.
         """
         limit = self._options.timeout if timeout is None else timeout
         deadline = None if limit is None else time.monotonic() + limit
@@ -254,7 +288,7 @@ class Client(concurrent.futures.Executor):
         futures = {engine: self.options(engines=[engine]).submit(fn, *args, **kwargs) for engine in ids}
         return {engine: self._result(future, deadline) for engine, future in futures.items()}
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as in the base class
         """Disconnect. Idempotent; never ends the cluster.
 
         Parameters
@@ -275,7 +309,7 @@ class Client(concurrent.futures.Executor):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._connection.record.title}>"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError(f"a Client cannot be sent elsewhere: send the name ({self.name!r}) and connect there")
 
 

@@ -17,7 +17,7 @@ from .client import resolve
 from .control import ask
 from .ending import TeardownReport
 from .errors import ClusterBroken, ClusterEnded, ClusterNotFound, ClusterTimeout, StaleHandle
-from .incarnation import CONTROL, find_record, read_record, secret_of
+from .incarnation import find_record, read_record, secret_of
 from .lifecycle import IfExists
 from .record import ClusterState, Record
 from .store import Store, open_store
@@ -134,6 +134,11 @@ class Cluster:
         timeout
             Seconds until ``at_least`` engines (default: all) must be up.
 
+        Returns
+        -------
+        Cluster
+            Running, with at least ``at_least`` engines up.
+
         Raises
         ------
         ClusterExists
@@ -169,6 +174,11 @@ class Cluster:
             Seconds to wait for one that is still being created.
         claim
             Name of the run that uses it from now on, see `create`.
+
+        Returns
+        -------
+        Cluster
+            Running.
 
         Raises
         ------
@@ -239,22 +249,15 @@ class Cluster:
         from .handle import ClusterHandle
 
         record = self._record
-        return ClusterHandle(
-            name=record.name,
-            incarnation=record.incarnation,
-            uid=record.uid,
-            store=self._store.url,
-            backend=record.backend,
-            launcher=record.launcher,
-            created=record.created,
-        )
+        public = ("name", "incarnation", "uid", "backend", "launcher", "created")
+        return ClusterHandle.model_validate({key: getattr(record, key) for key in public} | {"store": self._store.url})
 
     @property
     def claim_counter(self) -> int | None:
         """Counter of the claim that was taken here, to guard its giving up; None without a claim."""
         return self._counter
 
-    def client(self, *, timeout: float = 30.0) -> Any:
+    def client(self, *, timeout: float = 30.0) -> Any:  # noqa: ANN401 - each backend has its own kind
         """Connect a client of the backend's own kind; for the native backend a `Client`."""
         return get_backend(self._record.backend).client(self._store, self._record, timeout=timeout)
 
@@ -268,7 +271,7 @@ class Cluster:
         """Ask this incarnation's controller; when it does not answer, say what the record and the kernel know."""
         record = self._current().require_living()
         _require_head(record)
-        return await ask(record, secret_of(self._store, record), CONTROL, verb, timeout=timeout, **arguments)
+        return await ask(record, secret_of(self._store, record), verb, timeout=timeout, **arguments)
 
     def _current(self) -> Record:
         found = find_record(self._store, self._name)
@@ -280,6 +283,11 @@ class Cluster:
 
     async def status(self, *, timeout: float = 10.0) -> ClusterStatus:
         """Return how the cluster is. An ended or broken one has a status too.
+
+        Returns
+        -------
+        ClusterStatus
+            As the controller knows it now; from the record where there is no controller any more.
 
         Raises
         ------
@@ -296,7 +304,9 @@ class Cluster:
         except ClusterEnded as error:
             return ClusterStatus(record.name, record.incarnation, ClusterState.ENDING, reasons=(str(error),))
         except ClusterBroken as error:
-            return ClusterStatus(record.name, record.incarnation, ClusterState.BROKEN, record.sets, reasons=(str(error),))
+            return ClusterStatus(
+                record.name, record.incarnation, ClusterState.BROKEN, record.sets, reasons=(str(error),)
+            )
         return ClusterStatus(
             name=record.name,
             incarnation=record.incarnation,
@@ -310,7 +320,19 @@ class Cluster:
         )
 
     async def wait(self, n: int | None = None, *, timeout: float = 60.0) -> int:
-        """Wait until `n` engines (default: all that were asked for) are up; return how many are.
+        """Wait until engines are up.
+
+        Parameters
+        ----------
+        n
+            How many; default all that were asked for.
+        timeout
+            Seconds.
+
+        Returns
+        -------
+        int
+            How many are up.
 
         Raises
         ------
@@ -349,7 +371,7 @@ class Cluster:
     async def logs(
         self, engines: Sequence[int] | None = None, *, tail: int = 100, timeout: float = 10.0
     ) -> dict[str, str]:
-        """Return the last `tail` lines that each part wrote, by part ("engine-0", "controller" ...).
+        """Return what the parts wrote last.
 
         Parameters
         ----------
@@ -359,14 +381,17 @@ class Cluster:
             Lines of each.
         timeout
             Seconds for the controller to answer.
+
+        Returns
+        -------
+        dict
+            Text by part: "engine-0", "controller", "broker", "nanny".
         """
         ids = None if engines is None else list(engines)
         answer = await self._ask("logs", timeout=timeout, engines=ids, tail=tail)
         return dict(answer["logs"])
 
-    async def teardown(
-        self, *, claim: str | None = None, force: bool = False, timeout: float = 30.0
-    ) -> TeardownReport:
+    async def teardown(self, *, claim: str | None = None, force: bool = False, timeout: float = 30.0) -> TeardownReport:
         """End the cluster, or give up a claim on it. Idempotent; "already gone" is success.
 
         Ends this incarnation only: a newer cluster of the same name is left alone.
@@ -379,6 +404,11 @@ class Cluster:
             End it although others hold claims.
         timeout
             Seconds until what is left is given up and named.
+
+        Returns
+        -------
+        TeardownReport
+            What was done, and what could not be ended.
 
         Raises
         ------

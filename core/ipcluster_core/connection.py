@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import zmq
 
@@ -26,8 +26,8 @@ from . import errors, serialize, wire
 from .futures import TaskFuture
 from .incarnation import TASK, find_record, log_path, secret_of, tail_of
 from .link import endpoint
-from .process import Identity, Liveness, identify, liveness
-from .record import ClusterState, Record
+from .process import Identity, identify, liveness
+from .record import ClusterState, Liveness, Record
 from .store import Store
 from .wire import Buffer, Kind, Notice, Status
 
@@ -66,6 +66,29 @@ class Options:
         return found or None
 
 
+class _Task(NamedTuple):
+    """A task on its way to the broker."""
+
+    future: TaskFuture[Any]
+    function: bytes
+    blob: bytes
+    payload: bytes
+    buffers: list[memoryview]
+    options: Options
+
+
+class _Question(NamedTuple):
+    """A message that is answered under a number."""
+
+    number: int
+    message: Notice | wire.Cancel
+    answer: concurrent.futures.Future[Any]
+
+
+class _Farewell(NamedTuple):
+    """The last message."""
+
+
 class Connection:
     """The socket, its I/O thread, and the futures that wait for results; shared by all views of a client."""
 
@@ -73,7 +96,7 @@ class Connection:
         self.store, self.record = store, record
         self.pid = os.getpid()
         self.engines: list[int] = []
-        self._outbox: deque[Any] = deque()
+        self._outbox: deque[_Task | _Question | _Farewell] = deque()
         self._futures: dict[int, TaskFuture[Any]] = {}
         self._answers: dict[int, concurrent.futures.Future[Any]] = {}
         self._functions: dict[int, tuple[Any, bytes, bytes]] = {}
@@ -82,8 +105,7 @@ class Connection:
         self._over: errors.ClusterError | None = None
         self._closing = False
         self._asleep = False
-        self._lock = threading.Lock()
-        self._settled = threading.Condition(self._lock)
+        self._settled = threading.Condition()
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.sndhwm = self._socket.rcvhwm = 0
@@ -119,11 +141,14 @@ class Connection:
         deadline = time.monotonic() + timeout
         while True:
             remaining = max(0.0, deadline - time.monotonic())
-            ready = dict(_poll([self._socket, self._monitor], remaining * 1000))
+            ready = _poll([self._socket, self._monitor], remaining)
             if self._socket in ready:
                 break
             if self._monitor in ready:
-                raise self._verdict(f"the broker of {title} is gone")
+                self._monitor.recv_multipart()
+                over = self._known_end()
+                if over is not None:
+                    raise over
             if remaining == 0:
                 raise errors.ClusterTimeout(f"the broker of {title} did not answer within {timeout:g} s")
         answer = Notice.decode(self._socket.recv_multipart())
@@ -135,13 +160,18 @@ class Connection:
 
     # the caller's side
 
-    def submit(self, function: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> TaskFuture[T]:
+    def submit(
+        self, function: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
+    ) -> TaskFuture[T]:
         """Queue one task."""
         key, blob = self._function(function)
         buffers: list[memoryview] = []
         payload = serialize.dump_call(args, kwargs, buffers)
+        self.check()
         future: TaskFuture[T] = TaskFuture(self._cancel, next(self._number))
-        self._put((future, key, blob, payload, buffers, options))
+        # Known before it is queued, so that `close` never sees it in neither place.
+        self._futures[future.number] = future
+        self._put(_Task(future, key, blob, payload, buffers, options))
         return future
 
     def _function(self, function: Callable[..., Any]) -> tuple[bytes, bytes]:
@@ -153,8 +183,7 @@ class Connection:
             known = self._functions[id(function)] = (function, *serialize.dump_function(function))
         return known[1], known[2]
 
-    def _put(self, item: Any) -> None:
-        self.check()
+    def _put(self, item: _Task | _Question | _Farewell) -> None:
         self._outbox.append(item)
         if self._asleep:
             self._wake()
@@ -163,10 +192,10 @@ class Connection:
         """Raise unless new work can be taken."""
         if self.pid != os.getpid():
             raise RuntimeError("a Client cannot be used after a fork: connect again in the new process")
-        if self._over is not None:
-            raise self._over
         if self._closing:
             raise RuntimeError("cannot submit after shutdown")
+        if self._over is not None:
+            raise self._over
 
     def _wake(self) -> None:
         with suppress(BlockingIOError, OSError):
@@ -174,19 +203,24 @@ class Connection:
 
     def ask_engines(self, timeout: float) -> list[int]:
         """Return the ids of the engines that are up."""
+        self.check()
+        number = next(self._number)
         answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._put((Kind.ASK, answer))
+        self._put(_Question(number, Notice(Kind.ASK, {"id": number}), answer))
         try:
             return list(answer.result(timeout)["engines"])
         except TimeoutError:
-            raise errors.ClusterTimeout(f"the broker of {self.record.title} did not answer within {timeout:g} s") from None
+            raise errors.ClusterTimeout(
+                f"the broker of {self.record.title} did not answer within {timeout:g} s"
+            ) from None
 
     def _cancel(self, future: TaskFuture[Any]) -> bool:
         if self._over is not None or self.pid != os.getpid():
             return False
         answer: concurrent.futures.Future[bool] = concurrent.futures.Future()
-        self._outbox.append((Kind.CANCEL, future.number, answer))
-        self._wake()
+        self._put(_Question(future.number, wire.Cancel(future.number), answer))
+        if threading.current_thread() is self._thread:
+            return False  # called by a callback: the answer can only come when this returns
         try:
             return answer.result(_CANCEL_SECONDS)
         except TimeoutError:
@@ -194,7 +228,7 @@ class Connection:
 
     def close(self, *, wait: bool, cancel: bool) -> None:
         """Take no new work; with `wait`, return when all results are here. What was sent goes on in any case."""
-        if self.pid != os.getpid():
+        if self.pid != os.getpid() or self not in _open:
             return
         if cancel:
             for future in list(self._futures.values()):
@@ -203,7 +237,7 @@ class Connection:
         if wait:
             with self._settled:
                 self._settled.wait_for(lambda: self._over is not None or not (self._outbox or self._futures))
-        self._outbox.append((Kind.BYE,))
+        self._put(_Farewell())
         self._wake()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -215,81 +249,82 @@ class Connection:
         poller = zmq.Poller()
         for source in (self._socket, self._monitor, self._wake_read):
             poller.register(source, zmq.POLLIN)
-        open_ = True
         try:
-            while open_:
-                # Say that this thread sleeps before looking into the queue a last time: whoever appends after that
-                # look wakes it.
-                self._asleep = True
-                ready = dict(poller.poll(None if not self._outbox else 0))
-                self._asleep = False
-                if self._wake_read in ready:
-                    os.read(self._wake_read, 4096)
-                if self._socket in ready:
-                    self._receive()
-                if self._monitor in ready and self._over is None:
-                    self._receive()  # what it sent before it went comes first
-                    self._fail(self._over or self._verdict(f"the broker of {self.record.title} is gone"))
-                if self._over is not None:
-                    open_ = not self._closing
-                    self._refuse_outbox()
-                    if open_:
-                        poller = zmq.Poller()
-                        poller.register(self._wake_read, zmq.POLLIN)
-                else:
-                    open_ = self._flush()
-        except Exception as error:  # noqa: BLE001 - the top of the thread: whoever waits must learn of it
+            while self._turn(poller):
+                pass
+            # Whoever still waits for a result of a client that was shut down is told, and not left waiting.
+            gone = f"the client of {self.record.title} was shut down before the result came; the task goes on"
+            self._fail(self._over or errors.ClusterError(gone))
+        except Exception as error:
             self._fail(errors.ClusterError(f"the connection to {self.record.title} failed: {error!r}"))
             raise
         finally:
             self._close_socket()
 
+    def _turn(self, poller: zmq.Poller) -> bool:
+        """Wait for something to do and do it; return False when it was the farewell."""
+        # Say that this thread sleeps before looking into the queue a last time: who appends after that look wakes it.
+        self._asleep = True
+        ready = dict(poller.poll(None if not self._outbox else 0))
+        self._asleep = False
+        if self._wake_read in ready:
+            os.read(self._wake_read, 4096)
+        if self._socket in ready:
+            self._receive()
+        if self._monitor in ready and self._over is None:
+            self._receive()  # what it sent before it went comes first
+            self._fail(self._over or self._verdict(f"the broker of {self.record.title} is gone"))
+        if self._over is None:
+            return self._flush()
+        self._refuse_outbox()
+        for source in (self._socket, self._monitor):
+            if source in poller:
+                poller.unregister(source)
+        return not self._closing
+
     def _flush(self) -> bool:
         """Send what has gathered; return False when the last message was the farewell."""
-        run: list[Any] = []
-        outbox = self._outbox
-        while outbox:
-            item = outbox.popleft()
-            if isinstance(item[0], Kind):
-                self._send_run(run)
-                run = []
-                if item[0] is Kind.BYE:
-                    self._send(Notice(Kind.BYE, {}).encode())
-                    return False
-                self._send_question(item)
+        run: list[_Task] = []
+        while self._outbox:
+            item = self._outbox.popleft()
+            if isinstance(item, _Task):
+                if run and not _fits(run, item):
+                    self._send_run(run)
+                    run = []
+                run.append(item)
                 continue
-            last = run[-1] if run else None
-            fits = last is not None and last[1] == item[1] and last[5] is item[5] and last[0].number + 1 == item[0].number
-            if run and (not fits or item[4] or last[4] or len(run) >= _MOST_TASKS):
-                self._send_run(run)
-                run = []
-            run.append(item)
+            self._send_run(run)
+            run = []
+            if isinstance(item, _Farewell):
+                self._send(Notice(Kind.BYE, {}).encode())
+                return False
+            self._answers[item.number] = item.answer
+            self._send(item.message.encode())
         self._send_run(run)
         return True
 
-    def _send_run(self, run: list[Any]) -> None:
+    def _send_run(self, run: list[_Task]) -> None:
         if not run:
             return
-        first, key, blob, _, buffers, options = run[0]
-        if key not in self._sent_functions:
-            self._send(wire.Function(key, blob).encode())
-            self._sent_functions.add(key)
-        payloads = [item[3] for item in run]
-        self._futures.update((item[0].number, item[0]) for item in run)
-        body = payloads[0] if len(payloads) == 1 else b"".join(payloads)
-        self._send(wire.Submit(first.number, len(run), key, wire.lengths(payloads), body, options.on_wire(), buffers).encode())
-
-    def _send_question(self, item: Any) -> None:
-        if item[0] is Kind.ASK:
-            number = next(self._number)
-            self._answers[number] = item[1]
-            self._send(Notice(Kind.ASK, {"id": number}).encode())
-        else:
-            self._answers[item[1]] = item[2]
-            self._send(wire.Cancel(item[1]).encode())
+        first = run[0]
+        if first.function not in self._sent_functions:
+            self._send(wire.Function(first.function, first.blob).encode())
+            self._sent_functions.add(first.function)
+        payloads = [task.payload for task in run]
+        message = wire.Submit(
+            first.future.number,
+            len(run),
+            first.function,
+            wire.lengths(payloads),
+            payloads[0] if len(payloads) == 1 else b"".join(payloads),
+            first.options.on_wire(),
+            first.buffers,
+        )
+        self._send(message.encode())
 
     def _send(self, frames: Sequence[Buffer]) -> None:
-        self._socket.send_multipart(frames, copy=sum(map(len, frames)) < serialize.LARGE_BYTES)
+        # Copied, also when large: sending without a copy would give this process another thread and context of pyzmq's.
+        self._socket.send_multipart(frames)
 
     def _receive(self) -> None:
         while True:
@@ -331,7 +366,9 @@ class Connection:
                 else:
                     future.settle(None, _lost(json.loads(bytes(payload))))
             except Exception as error:  # noqa: BLE001 - a class unknown here, a user's __setstate__: that task's error
-                failed = errors.TaskError(f"the result came, but cannot be rebuilt here: {error!r}", type(error).__name__)
+                failed = errors.TaskError(
+                    f"the result came, but cannot be rebuilt here: {error!r}", type(error).__name__
+                )
                 failed.__cause__ = error
                 future.settle(None, failed)
 
@@ -362,30 +399,39 @@ class Connection:
     def _refuse_outbox(self) -> None:
         while self._outbox:
             item = self._outbox.popleft()
-            if not isinstance(item[0], Kind):
-                item[0].settle(None, self._over)
-            elif len(item) > 1:
-                item[-1].set_exception(self._over)
+            if isinstance(item, _Task):
+                self._futures.pop(item.future.number, None)
+                item.future.settle(None, self._over)
+            elif isinstance(item, _Question):
+                item.answer.set_exception(self._over)
 
     def _verdict(self, fact: str) -> errors.ClusterError:
-        """Say why the broker is gone, from the record; wait a moment for the reason to be written."""
+        """Say why the broker is gone; wait a moment for the reason to be written into the record."""
         deadline = time.monotonic() + _VERDICT_SECONDS
         tail = tail_of(log_path(self.record.folder, "broker"))
-        while True:
-            with suppress(errors.StoreError):
-                found = find_record(self.store, self.record.name)
-                if found is None or found[0].tag != self.record.tag:
-                    return errors.ClusterEnded(f"{self.record.title} is over and its record is gone")
-                if found[0].state is ClusterState.ENDED:
-                    return errors.ClusterEnded(found[0].end_message())
-                job = found[0].jobs[0].nanny if found[0].jobs else None
-                if job is not None and liveness(Identity.from_dict(job)) is Liveness.GONE and time.monotonic() > deadline - 1.5:
-                    text = f"{fact}; its nanny ({Identity.from_dict(job)}) is gone too: tear it down to clean up"
-                    return errors.ClusterBroken(f"{text}\n{tail}".rstrip())
-            if time.monotonic() >= deadline:
-                return errors.ClusterBroken(f"{fact}\n{tail}".rstrip())
+        while time.monotonic() < deadline:
+            over = self._known_end()
+            if isinstance(over, errors.ClusterEnded):
+                return over
             # Nothing announces a change of the record to a process that has lost its broker.
             time.sleep(0.02)
+        return self._known_end() or errors.ClusterBroken(f"{fact}\n{tail}".rstrip())
+
+    def _known_end(self) -> errors.ClusterError | None:
+        """Return how the cluster ended, by its record or by its nanny's absence; None if it seems to live."""
+        try:
+            found = find_record(self.store, self.record.name)
+        except errors.StoreError as error:
+            return error
+        if found is None or found[0].tag != self.record.tag:
+            return errors.ClusterEnded(f"{self.record.title} is over and its record is gone")
+        if found[0].state is ClusterState.ENDED:
+            return errors.ClusterEnded(found[0].end_message())
+        nanny = found[0].jobs[0].nanny if found[0].jobs else None
+        if nanny is not None and liveness(Identity.from_dict(nanny)) is Liveness.GONE:
+            who = Identity.from_dict(nanny)
+            return errors.ClusterBroken(f"{self.record.title} is broken: its nanny ({who}) is gone; tear it down")
+        return None
 
     def _close_socket(self) -> None:
         self._socket.disable_monitor()
@@ -397,11 +443,24 @@ class Connection:
                 os.close(fd)
 
 
-def _poll(sockets: Iterable[zmq.Socket[bytes]], timeout_ms: float) -> list[tuple[Any, int]]:
+def _fits(run: list[_Task], task: _Task) -> bool:
+    """Tell whether a task may travel with those gathered before it: same function, next number, no buffers."""
+    last = run[-1]
+    return (
+        last.function == task.function
+        and last.options is task.options
+        and last.future.number + 1 == task.future.number
+        and not last.buffers
+        and not task.buffers
+        and len(run) < _MOST_TASKS
+    )
+
+
+def _poll(sockets: Iterable[zmq.Socket[bytes]], timeout: float) -> dict[Any, int]:
     poller = zmq.Poller()
     for socket in sockets:
         poller.register(socket, zmq.POLLIN)
-    return poller.poll(timeout_ms)
+    return dict(poller.poll(int(timeout * 1000)))
 
 
 def _lost(content: Mapping[str, Any]) -> errors.EngineLost:
@@ -423,4 +482,4 @@ def _close_all() -> None:
 
 
 # As concurrent.futures does it: before the interpreter waits for its threads.
-threading._register_atexit(_close_all)  # type: ignore[attr-defined]
+threading._register_atexit(_close_all)  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public one

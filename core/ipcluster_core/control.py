@@ -16,10 +16,19 @@ from .errors import ClusterBroken, ClusterError, ClusterTimeout
 from .link import endpoint
 from .record import Record
 
-__all__ = ["ask"]
+__all__ = ["CONTROL", "ask"]
 
-async def ask(record: Record, secret: str, socket_name: str, verb: str, *, timeout: float, **arguments: Any) -> Mapping[str, Any]:
-    """Ask the controller of an incarnation, and return its answer.
+#: Name of the control socket in an incarnation's folder.
+CONTROL = "control"
+
+
+async def ask(record: Record, secret: str, verb: str, *, timeout: float, **arguments: Any) -> Mapping[str, Any]:
+    """Ask the controller of an incarnation.
+
+    Returns
+    -------
+    mapping
+        Its answer.
 
     Raises
     ------
@@ -35,9 +44,9 @@ async def ask(record: Record, secret: str, socket_name: str, verb: str, *, timeo
     import zmq
     import zmq.asyncio
 
-    if not os.path.exists(os.path.join(record.folder, socket_name)):
+    if not _is_there(record.folder):
         raise ClusterBroken(f"{record.title} has no control socket: its controller is gone, or not on this host")
-    address, fd = endpoint(record.folder, socket_name)
+    address, fd = endpoint(record.folder, CONTROL)
     context = zmq.asyncio.Context()
     socket = context.socket(zmq.DEALER)
     socket.linger = 0
@@ -61,3 +70,7 @@ async def ask(record: Record, secret: str, socket_name: str, verb: str, *, timeo
         kind = getattr(errors, str(content.get("error")), ClusterError)
         raise (kind if issubclass(kind, ClusterError) else ClusterError)(str(content.get("message")))
     return content
+
+
+def _is_there(folder: str) -> bool:
+    return os.path.exists(os.path.join(folder, CONTROL))

@@ -19,7 +19,8 @@ from typing import Any
 import zmq
 
 from . import errors, process
-from .incarnation import CONTROL, forget, log_path, secret_of, tail_of, update
+from .control import CONTROL
+from .incarnation import forget, log_path, secret_of, tail_of, update
 from .lifecycle import (
     Action,
     AskLoad,
@@ -34,13 +35,12 @@ from .lifecycle import (
     limits_of,
 )
 from .link import Link, endpoint
-from .record import ClusterState, Ended, Record, utc_now
+from .record import ClusterState, Ended, Record, title_of, utc_now
 from .store import open_store
 
 __all__ = ["Controller", "run"]
 
 logger = logging.getLogger("ipcluster.controller")
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,7 @@ class Controller:
         spec = boot["spec"]
         self._boot = boot
         self._tag = str(boot["tag"])
+        self._title = title_of(self._tag)
         self._folder = str(boot["folder"])
         self._nanny, self._broker = nanny, broker
         self._store = open_store(str(boot["store"]))
@@ -83,7 +84,7 @@ class Controller:
         """Serve until the end was carried out by the nanny, or the nanny is gone."""
         found = self._store.read("record", self._tag.partition("/")[0])
         if found is None:
-            raise errors.ClusterError(f"the record of {self._tag} is gone")
+            raise errors.ClusterError(f"the record of {self._title} is gone")
         self._secret = secret_of(self._store, Record.from_dict(found.value)).encode()
         address, fd = endpoint(self._folder, CONTROL)
         self._socket.bind(address)
@@ -123,7 +124,7 @@ class Controller:
             case "started":
                 self._life.engine_started(int(message["engine"]), int(message["pid"]))
             case "died":
-                logger.info("engine %s of %s ended: %s", message["engine"], self._tag, message["cause"])
+                logger.info("engine %s of %s ended: %s", message["engine"], self._title, message["cause"])
                 engine, cause = int(message["engine"]), str(message["cause"])
                 self._perform(self._life.engine_died(engine, cause, str(message["tail"]), now))
             case "owner_gone":
@@ -157,7 +158,7 @@ class Controller:
     def _on_nanny_gone(self) -> None:
         """End what the nanny cannot end any more: every process that carries the tag."""
         self._over = True
-        logger.error("the nanny of %s died", self._tag)
+        logger.error("the nanny of %s died", self._title)
         ended = Ended("its nanny died (killed from outside, or a crash)", utc_now(), "controller")
         self._broker.send({"do": "end", "reason": ended.reason, "by": ended.by, "tail": ""})
         self._refuse_waits(ended.reason, "")
@@ -175,7 +176,7 @@ class Controller:
                     self._nanny.send({"do": "start", "engine": engine, "incarnation": incarnation})
                 case StopEngine(engine, late):
                     if late:
-                        logger.warning("engine %d of %s had not drained in time and is ended", engine, self._tag)
+                        logger.warning("engine %d of %s had not drained in time and is ended", engine, self._title)
                     self._nanny.send({"do": "stop", "engine": engine})
                 case RetireEngines(name, engines, count):
                     self._broker.send({"do": "retire", "set": name, "engines": engines, "count": count})
@@ -194,10 +195,10 @@ class Controller:
 
         if update(self._store, self._tag, change) is None:
             self._perform(self._life.end("its record was taken over or torn down before it was ready", "controller"))
-        logger.info("%s is running", self._tag)
+        logger.info("%s is running", self._title)
 
     def _become_ending(self, reason: str, by: str, tail: str) -> None:
-        logger.info("%s is ending: %s", self._tag, reason)
+        logger.info("%s is ending: %s", self._title, reason)
         update(self._store, self._tag, lambda record: record.with_state(ClusterState.ENDING))
         self._nanny.send({"do": "end", "reason": reason, "by": by, "tail": tail})
 
@@ -214,7 +215,7 @@ class Controller:
             try:
                 request = json.loads(body)
                 if not hmac.compare_digest(str(request["secret"]).encode(), self._secret):
-                    raise errors.NotAuthorized(f"wrong secret for {self._tag}")
+                    raise errors.NotAuthorized(f"wrong secret for {self._title}")
                 self._verbs[request["verb"]](client, request)
             except errors.ClusterError as error:
                 self._refuse(client, error)
@@ -286,17 +287,17 @@ class Controller:
             elif self._life.over is None and reachable < wait.n:
                 asked = sum(self._life.sets.values())
                 why = reasons or f"it has a size of {asked}: scale it first"
-                text = f"{up} of {wait.n} engines of {self._tag} are up, and no more than {reachable} can be: {why}"
+                text = f"{up} of {wait.n} engines of {self._title} are up, and no more than {reachable} can be: {why}"
                 self._refuse(wait.client, errors.LaunchError(text))
             elif now >= wait.until:
-                text = f"{up} of {wait.n} engines of {self._tag} are up\n{reasons}".rstrip()
+                text = f"{up} of {wait.n} engines of {self._title} are up\n{reasons}".rstrip()
                 self._refuse(wait.client, errors.ClusterTimeout(text))
             else:
                 waiting.append(wait)
         self._waits = waiting
 
     def _refuse_waits(self, reason: str, tail: str) -> None:
-        text = f"{self._tag}: {reason}\n{tail}".rstrip()
+        text = f"{self._title}: {reason}\n{tail}".rstrip()
         failed = errors.LaunchError if self._life.ready_at is None else errors.ClusterEnded
         for client in [*(wait.client for wait in self._waits), *self._asking_status]:
             self._refuse(client, failed(text))
@@ -307,10 +308,10 @@ class Controller:
         name, n = str(request["set"]), int(request["n"])
         if name not in self._life.sets:
             known = ", ".join(sorted(self._life.sets))
-            raise errors.ClusterError(f"{self._tag} has no engine set {name!r}; it has: {known}")
+            raise errors.ClusterError(f"{self._title} has no engine set {name!r}; it has: {known}")
         if n < 0:
             raise errors.ClusterError("the number of engines cannot be negative")
-        logger.info("%s: set %s scales from %d to %d", self._tag, name, self._life.sets[name], n)
+        logger.info("%s: set %s scales from %d to %d", self._title, name, self._life.sets[name], n)
         self._perform(self._life.scale(name, n, time.monotonic()))
         update(self._store, self._tag, lambda record: replace(record, sets=self._life.sets))
         self._reply(client, {"n": n})
@@ -326,12 +327,12 @@ class Controller:
         self._perform(self._life.end(str(request["reason"]), str(request["by"])))
         self._reply(client, {})
 
-    def _wait_ms(self) -> float | None:
+    def _wait_ms(self) -> int | None:
         times = [wait.until for wait in self._waits]
         deadline = self._life.deadline()
         if deadline is not None:
             times.append(deadline)
-        return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
+        return int(max(0.0, min(times) - time.monotonic()) * 1000) + 1 if times else None
 
 
 def run(boot: Mapping[str, Any], nanny: Link, broker: Link) -> None:

@@ -19,11 +19,11 @@ from . import ending
 from .backends import get_backend
 from .control import ask
 from .errors import ClusterEnded, ClusterError, ClusterExists, ClusterTimeout, LaunchError, StoreConflict
-from .incarnation import CONTROL, find_record, forget, secret_of, update
+from .incarnation import find_record, forget, secret_of, update
 from .launchers import get_launcher
 from .lifecycle import Creation, IfExists, decide_creation
-from .process import Identity, Liveness, identify, liveness
-from .record import ClusterState, Ended, Record, check_name, utc_now
+from .process import Identity, identify, liveness
+from .record import ClusterState, Ended, Liveness, Record, check_name, utc_now
 from .spec import ClusterSpec
 from .store import Store
 
@@ -60,43 +60,53 @@ async def create(
         It could not be started; the message ends with the last output of what failed. Nothing is left of it.
     ClusterTimeout
         It was not ready in time. Nothing is left of it.
+    ValueError
+        The name, or `if_exists`, is not valid.
     """
     check_name(name)
-    deadline = time.monotonic() + timeout
     if if_exists not in ("attach", "fail", "replace"):
         raise ValueError(f"if_exists is 'attach', 'fail' or 'replace', not {if_exists!r}")
+    deadline = time.monotonic() + timeout
     while True:
         found = find_record(store, name)
         record = found[0] if found else None
-        match _decide(record, if_exists):
-            case Creation.START:
-                made = _declare(store, name, spec, claim, found)
-                if made is not None:
-                    return await _start(store, made, spec, owned, deadline), True
-            case Creation.ATTACH if record is not None:
-                taken = take_claim(store, record, claim)
-                if taken is not None:
-                    return taken, False
-            case Creation.REFUSE if record is not None:
-                raise ClusterExists(
-                    f"{record.title} exists ({record.state}), created {record.created} by {_creator(record)}: "
-                    "attach to it, replace it, or take another name"
-                )
-            case Creation.CLEAN if record is not None:
-                logger.warning("%s was left %s by %s and is cleaned up", record.title, record.state, _creator(record))
-                reason = f"found {record.state} without its processes, and cleaned up"
-                await ending.clean(store, record, reason, ending.this_process(), max(1.0, deadline - time.monotonic()))
-            case Creation.REPLACE if record is not None:
-                left = max(1.0, deadline - time.monotonic())
-                await ending.teardown(
-                    store, record, claim=None, counter=None, force=True, timeout=left, reason="replaced by a new cluster"
-                )
-            case _:
-                # A record cannot be waited for, only read again.
-                await asyncio.sleep(_LOOK_SECONDS)
+        decision = _decide(record, if_exists)
+        if decision is Creation.START:
+            made = _declare(store, name, spec, claim, found)
+            if made is not None:
+                return await _start(store, made, spec, owned=owned, deadline=deadline), True
+        elif decision is Creation.ATTACH and record is not None:
+            taken = take_claim(store, record, claim)
+            if taken is not None:
+                return taken, False
+        elif record is not None:
+            await _clear_the_way(store, record, decision, deadline)
         if time.monotonic() > deadline:
             state = "not there" if record is None else str(record.state)
-            raise ClusterTimeout(f"cluster {name!r} is still {state} after {timeout:g} s; another create may be at work")
+            raise ClusterTimeout(
+                f"cluster {name!r} is still {state} after {timeout:g} s; another create may be at work"
+            )
+
+
+async def _clear_the_way(store: Store, record: Record, decision: Creation, deadline: float) -> None:
+    """Do what has to be done about the record of a name before its cluster can be created."""
+    left = max(1.0, deadline - time.monotonic())
+    match decision:
+        case Creation.REFUSE:
+            raise ClusterExists(
+                f"{record.title} exists ({record.state}), created {record.created} by {_creator(record)}: "
+                "attach to it, replace it, or take another name"
+            )
+        case Creation.CLEAN:
+            logger.warning("%s was left %s by %s and is cleaned up", record.title, record.state, _creator(record))
+            reason = f"found {record.state} without its processes, and cleaned up"
+            await ending.clean(store, record, reason, ending.this_process(), left)
+        case Creation.REPLACE:
+            reason = "replaced by a new cluster"
+            await ending.teardown(store, record, claim=None, counter=None, force=True, timeout=left, reason=reason)
+        case _:
+            # A record cannot be waited for, only read again.
+            await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _decide(record: Record | None, if_exists: IfExists) -> Creation:
@@ -155,16 +165,16 @@ def take_claim(store: Store, record: Record, claim: str | None) -> Record | None
     return update(store, record.tag, change)
 
 
-async def _start(store: Store, record: Record, spec: ClusterSpec, owned: bool, deadline: float) -> Record:
+async def _start(store: Store, record: Record, spec: ClusterSpec, *, owned: bool, deadline: float) -> Record:
     try:
         key = secrets.token_hex(32)
         store.create("secret", record.secret, {"key": key})
         _make_folder(record.folder)
-        boot = _boot_document(store, record, spec, owned)
+        boot = _boot_document(store, record, spec, owned=owned)
         left = max(1.0, deadline - time.monotonic())
         await get_launcher(record.launcher).start(boot, timeout=left)
         left = max(1.0, deadline - time.monotonic())
-        await ask(record, key, CONTROL, "wait", timeout=left + 2, n=boot["at_least"], limit=left)
+        await ask(record, key, "wait", timeout=left + 2, n=boot["at_least"], limit=left)
     except BaseException as error:
         reason = str(error) or type(error).__name__
         cleaning = asyncio.ensure_future(_undo(store, record, f"it could not be created: {reason}"))
@@ -186,7 +196,7 @@ async def _undo(store: Store, record: Record, reason: str) -> None:
     job = ending.head_job(current)
     if job is not None and ending.head_liveness(current) is Liveness.ALIVE:
         try:
-            await ask(current, secret_of(store, current), CONTROL, "end", timeout=5.0, reason=reason, by=by)
+            await ask(current, secret_of(store, current), "end", timeout=5.0, reason=reason, by=by)
         except ClusterError as error:
             logger.warning("%s does not answer (%s) and is ended by force", record.title, error)
     await ending.clean(store, current, reason, by, 10.0)
@@ -201,7 +211,7 @@ def _make_folder(folder: str) -> None:
         os.chmod(path, 0o700)
 
 
-def _boot_document(store: Store, record: Record, spec: ClusterSpec, owned: bool) -> dict[str, Any]:
+def _boot_document(store: Store, record: Record, spec: ClusterSpec, *, owned: bool) -> dict[str, Any]:
     """Return all that a nanny must know; it holds no secret."""
     cwd = spec.cwd
     if cwd is None:

@@ -15,10 +15,10 @@ from typing import Literal
 
 from .control import ask
 from .errors import ClusterBroken, ClusterError, ClusterInUse
-from .incarnation import CONTROL, find_record, forget, secret_of, update
+from .incarnation import find_record, forget, secret_of, update
 from .launchers import get_launcher
-from .process import Identity, Liveness, liveness
-from .record import ClusterState, Ended, Job, Record, utc_now
+from .process import Identity, liveness
+from .record import ClusterState, Ended, Job, Liveness, Record, utc_now
 from .store import Store
 
 __all__ = ["TeardownReport", "clean", "head_job", "head_liveness", "is_broken", "teardown", "this_process"]
@@ -80,6 +80,11 @@ async def teardown(
 ) -> TeardownReport:
     """End exactly this incarnation, or give up a claim on it.
 
+    Returns
+    -------
+    TeardownReport
+        What was done.
+
     Raises
     ------
     ClusterInUse
@@ -94,7 +99,9 @@ async def teardown(
     if others and not force:
         names = ", ".join(sorted(others))
         if claim is None:
-            raise ClusterInUse(f"{record.title} is in use by: {names}; give up a claim, or use force to end it for them")
+            raise ClusterInUse(
+                f"{record.title} is in use by: {names}; give up a claim, or use force to end it for them"
+            )
         return TeardownReport(record.name, "released", f"{record.title} lives on for: {names}")
     hit = f"; it was in use by: {', '.join(sorted(others))}" if others else ""
     left = await _end(store, record, f"{reason}{hit}", this_process(), deadline)
@@ -128,7 +135,7 @@ async def _end(store: Store, record: Record, reason: str, by: str, deadline: flo
         try:
             secret = secret_of(store, record)
             remaining = max(0.1, deadline - time.monotonic())
-            await ask(record, secret, CONTROL, "end", timeout=min(5.0, remaining), reason=reason, by=by)
+            await ask(record, secret, "end", timeout=min(5.0, remaining), reason=reason, by=by)
             await launcher.wait(job, timeout=max(0.1, deadline - time.monotonic()))
         except ClusterError as error:
             if launcher.poll(job) is Liveness.UNKNOWN:

@@ -123,7 +123,8 @@ class Engine:
         return function
 
     def _send(self, frames: Sequence[Buffer]) -> None:
-        self._socket.send_multipart(frames, copy=sum(map(len, frames)) < 1 << 16)
+        # Copied, also when large: sending without a copy would give the engine a second thread, of pyzmq's.
+        self._socket.send_multipart(frames)
 
 
 class _Outbox:

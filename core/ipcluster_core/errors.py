@@ -137,7 +137,7 @@ class NotAuthorized(ClusterError):
     """The secret of the cluster is missing or wrong."""
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - it is the text of a traceback, not an error of its own
+class RemoteTraceback(Exception):
     """Carries the engine's traceback as the ``__cause__`` of a task's exception."""
 
     def __init__(self, text: str) -> None:

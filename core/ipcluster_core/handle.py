@@ -18,7 +18,7 @@ class ClusterHandle(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    schema_version: Literal[1] = Field(1, alias="schema", description="Version of this shape.")
+    schema_version: Literal[1] = Field(default=1, alias="schema", description="Version of this shape.")
     name: str = Field(description="Name of the cluster.")
     incarnation: int = Field(description="Which life of the name this is, counted from 1.")
     uid: str = Field(description="Random id of this incarnation.")

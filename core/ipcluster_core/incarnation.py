@@ -11,10 +11,9 @@ from .errors import ClusterNotFound, NotAuthorized, StoreConflict, StoreError
 from .record import ClusterState, Record
 from .store import Store
 
-__all__ = ["CONTROL", "TASK", "forget", "find_record", "log_path", "read_record", "secret_of", "tail_of", "update"]
+__all__ = ["TASK", "find_record", "forget", "log_path", "read_record", "secret_of", "tail_of", "update"]
 
-#: Names of the sockets in an incarnation's folder.
-CONTROL = "control"
+#: Name of the task socket in an incarnation's folder.
 TASK = "task"
 
 #: How much of a log is quoted when its process failed.
@@ -29,7 +28,12 @@ def find_record(store: Store, name: str) -> tuple[Record, int] | None:
 
 
 def read_record(store: Store, name: str) -> Record:
-    """Return a name's record.
+    """Read the record of a name.
+
+    Returns
+    -------
+    Record
+        Whatever its state.
 
     Raises
     ------
@@ -68,7 +72,12 @@ def update(store: Store, tag: str, change: Callable[[Record], Record | None]) ->
 
 
 def secret_of(store: Store, record: Record) -> str:
-    """Return the secret of an incarnation.
+    """Read the secret of an incarnation.
+
+    Returns
+    -------
+    str
+        What each partner has to show.
 
     Raises
     ------

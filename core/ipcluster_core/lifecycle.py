@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .process import Liveness
+from .record import Liveness
 
 __all__ = [
     "Action",
@@ -65,7 +65,9 @@ class Creation(enum.Enum):
     REFUSE = "refuse"  # it lives and must not be used
 
 
-def decide_creation(state: str | None, head: Liveness | None, creator: Liveness | None, if_exists: IfExists) -> Creation:
+def decide_creation(
+    state: str | None, head: Liveness | None, creator: Liveness | None, if_exists: IfExists
+) -> Creation:
     """Decide what a create does.
 
     Parameters
@@ -306,7 +308,9 @@ class ClusterLife:
             return
         if self.limits.lifetime is not None and now >= self.ready_at + self.limits.lifetime:
             yield from self.end(f"lifetime of {self.limits.lifetime:g} s is over", "lifetime")
-        elif not self._awaiting_load and (self._due(self._idle_deadline(), now) or self._due(self._alone_deadline(), now)):
+        elif not self._awaiting_load and (
+            self._due(self._idle_deadline(), now) or self._due(self._alone_deadline(), now)
+        ):
             # What is known may be out of date; the answer to this decides.
             self._awaiting_load = True
             yield AskLoad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from . import ending
 from ._sync import synced
@@ -39,6 +39,10 @@ class ClusterSummary:
     claims: tuple[str, ...] = ()
 
 
+#: What `list` returns: the class's own method hides the name `list` from its annotations.
+_Summaries: TypeAlias = list[ClusterSummary]
+
+
 class ClusterManager:
     """The clusters of one store.
 
@@ -56,7 +60,7 @@ class ClusterManager:
         """The store."""
         return self._store
 
-    async def list(self, labels: Mapping[str, str] | None = None, *, all: bool = False) -> list[ClusterSummary]:  # noqa: A002 - the field's word
+    async def list(self, labels: Mapping[str, str] | None = None, *, all: bool = False) -> _Summaries:  # noqa: A002 - as on the command line
         """Return the clusters, by name.
 
         Parameters
@@ -65,10 +69,15 @@ class ClusterManager:
             Only those that have all of these labels.
         all
             Ended ones too.
-        """
-        return await asyncio.to_thread(self._list, labels or {}, all)
 
-    def _list(self, labels: Mapping[str, str], everything: bool) -> list[ClusterSummary]:
+        Returns
+        -------
+        list of ClusterSummary
+            A broken or unreadable one is in it, with the reason.
+        """
+        return await asyncio.to_thread(self._list, labels or {}, everything=all)
+
+    def _list(self, labels: Mapping[str, str], *, everything: bool) -> _Summaries:
         found = []
         for name in self._store.keys("record"):
             summary = self._summary(name)
@@ -80,6 +89,11 @@ class ClusterManager:
 
     async def get(self, name: str) -> ClusterSummary:
         """Return one cluster's line, ended or not.
+
+        Returns
+        -------
+        ClusterSummary
+            From the record and from what is known here of its processes; the cluster itself is not asked.
 
         Raises
         ------
@@ -142,6 +156,11 @@ class ClusterManager:
         timeout
             Seconds.
 
+        Returns
+        -------
+        TeardownReport
+            What was done, and what could not be ended.
+
         Raises
         ------
         ClusterNotFound
@@ -155,6 +174,6 @@ class ClusterManager:
             return TeardownReport(str(cluster), "already gone", str(error))
         return await ending.teardown(store, record, claim=claim, counter=counter, force=force, timeout=timeout)
 
-    list_sync = synced(list)
+    list_sync = synced(list)  # noqa: A003 - the method above
     get_sync = synced(get)
     teardown_sync = synced(teardown)

@@ -38,8 +38,8 @@ from .errors import ClusterError
 from .incarnation import forget, log_path, tail_of, update
 from .journal import Journal
 from .link import Link, link_pair
-from .process import Identity, Liveness, describe_exit, end_all, identify, liveness
-from .record import ClusterState, Ended, Job, Record, utc_now
+from .process import Identity, describe_exit, end_all, identify, liveness
+from .record import ClusterState, Ended, Job, Liveness, Record, title_of, utc_now
 from .store import open_store
 
 __all__ = ["Nanny", "main"]
@@ -74,6 +74,7 @@ class Nanny:
         self._boot = boot
         self._ready_fd = ready_fd
         self._tag = str(boot["tag"])
+        self._title = title_of(self._tag)
         self._folder = str(boot["folder"])
         self._store = open_store(str(boot["store"]))
         self._children: dict[int, _Child] = {}
@@ -92,7 +93,7 @@ class Nanny:
             module, _, name = str(path).partition(":")
             self._roles[role] = getattr(importlib.import_module(module), name)
         for module in self._boot["preload"]:
-            importlib.import_module(module)
+            _preload(module)
         # Shared pages stay shared as long as nobody counts references in them.
         gc.collect()
         gc.freeze()
@@ -117,7 +118,7 @@ class Nanny:
             return replace(record, jobs=(job,)) if record.state is ClusterState.CREATING else None
 
         if update(self._store, self._tag, add) is None:
-            raise ClusterError(f"{self._tag} was given up before it started")
+            raise ClusterError(f"{self._title} was given up before it started")
 
     def _fork_head(self) -> None:
         controller, self._links["controller"] = link_pair()
@@ -233,11 +234,8 @@ class Nanny:
                 os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
             process.reset_signals()
-            atexit._clear()
-            for fd in map(int, os.listdir("/proc/self/fd")):
-                if fd > 2 and fd not in kept:  # noqa: PLR2004 - standard streams
-                    with suppress(OSError):
-                        os.close(fd)
+            atexit._clear()  # noqa: SLF001 - what the nanny registered is not the child's to do
+            process.close_all_but(kept)
             redirect(log)
             role()
             code = 0
@@ -248,7 +246,7 @@ class Nanny:
             logger.exception("this process fails")
         finally:
             with suppress(BaseException):
-                atexit._run_exitfuncs()
+                atexit._run_exitfuncs()  # noqa: SLF001 - os._exit runs none, and users' hooks count on it
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
@@ -335,7 +333,7 @@ class Nanny:
     def _end(self, reason: str, by: str, tail: str = "") -> None:
         if self._over is None:
             self._over = Ended(reason, utc_now(), by, tail)
-            logger.info("ending %s: %s", self._tag, reason)
+            logger.info("ending %s: %s", self._title, reason)
 
     def _clean_up(self) -> None:
         """End everything below this process, say so in the record, and remove secret and folder."""
@@ -352,7 +350,7 @@ class Nanny:
         left = end_all(lambda: process.descendants(self._pid), grace=0.0, timeout=END_SECONDS)
         if left:
             ended = replace(ended, reason=f"{ended.reason}; could not be ended: {', '.join(map(str, left))}")
-            logger.error("%s: %s", self._tag, ended.reason)
+            logger.error("%s: %s", self._title, ended.reason)
         self._reap()
         update(
             self._store,
@@ -360,6 +358,15 @@ class Nanny:
             lambda record: record.with_state(ClusterState.ENDED, ended=ended),
         )
         forget(self._store, self._tag, self._folder)
+
+
+def _preload(module: str) -> None:
+    """Import a module of the user's for all engines to share; one line says why it cannot be."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        logger.debug("importing %s failed", module, exc_info=True)
+        sys.exit(f"module {module!r} cannot be preloaded: {type(error).__name__}: {error}")
 
 
 def _carries(pid: int, variables: set[bytes]) -> bool:
@@ -400,4 +407,4 @@ def main(boot: bytes, ready_fd: int) -> None:
 
 
 if __name__ == "__main__":
-    main(_boot, int(sys.argv[2]))
+    main(_boot, int(sys.argv[2]))  # type: ignore[possibly-undefined]  # set at the top

@@ -7,24 +7,25 @@ reused. Where the identity cannot be checked from here, the answer is UNKNOWN, a
 from __future__ import annotations
 
 import ctypes
-import enum
 import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .record import Liveness
+
 __all__ = [
     "TAG_VARIABLE",
     "Identity",
-    "Liveness",
     "children",
-    "describe_exit",
+    "close_all_but",
     "descendants",
+    "describe_exit",
     "die_with_parent",
     "end_all",
     "identify",
@@ -41,14 +42,6 @@ TAG_VARIABLE = "IPCLUSTER_TAG"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-class Liveness(enum.Enum):
-    """What can be said about a process from here."""
-
-    ALIVE = "alive"
-    GONE = "gone"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +254,14 @@ def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
 def own_subreaper() -> None:
     """Make orphaned descendants of this process its children, so that it can find and reap them (prctl(2))."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def close_all_but(kept: Container[int]) -> None:
+    """Close every descriptor of this process but the standard ones and those kept."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd not in kept:
+            with suppress(OSError):  # the listing's own descriptor is closed already
+                os.close(fd)
 
 
 def reset_signals() -> None:

@@ -15,7 +15,19 @@ from typing import Any, Self
 
 from .errors import ClusterEnded, StoreError
 
-__all__ = ["LIVING", "NAME_RULE", "SCHEMA", "ClusterState", "Ended", "Job", "Record", "check_name", "utc_now"]
+__all__ = [
+    "LIVING",
+    "NAME_RULE",
+    "SCHEMA",
+    "ClusterState",
+    "Ended",
+    "Job",
+    "Liveness",
+    "Record",
+    "check_name",
+    "title_of",
+    "utc_now",
+]
 
 #: Version of the record's and the handle's shape; newer ones are refused.
 SCHEMA = 1
@@ -36,6 +48,14 @@ class ClusterState(enum.StrEnum):
     BROKEN = "broken"
 
 
+class Liveness(enum.Enum):
+    """What can be said about a process from here."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
 #: States in which a cluster can still do work or come to do it.
 LIVING = frozenset({ClusterState.CREATING, ClusterState.RUNNING})
 
@@ -43,6 +63,12 @@ LIVING = frozenset({ClusterState.CREATING, ClusterState.RUNNING})
 def utc_now() -> str:
     """Return the time as a record keeps it: UTC, ISO 8601, whole seconds, ``Z``."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def title_of(tag: str) -> str:
+    """Return how messages name the incarnation that has this tag."""
+    name, incarnation, _ = tag.split("/")
+    return f"cluster {name!r} #{incarnation}"
 
 
 def check_name(name: str) -> str:
@@ -104,7 +130,7 @@ class Record:
     @property
     def title(self) -> str:
         """How messages name it."""
-        return f"cluster {self.name!r} #{self.incarnation}"
+        return title_of(self.tag)
 
     @property
     def secret(self) -> str:
@@ -136,7 +162,9 @@ class Record:
             ended = None if data["ended"] is None else Ended(**data["ended"])
             return cls(**{**data, "state": ClusterState(data["state"]), "jobs": jobs, "ended": ended})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StoreError(f"the record of cluster {name!r} is damaged ({error}): tear it down to clean up") from error
+            raise StoreError(
+                f"the record of cluster {name!r} is damaged ({error}): tear it down to clean up"
+            ) from error
 
     def with_state(self, state: ClusterState, *, ended: Ended | None = None) -> Self:
         """Return this record in another state."""

@@ -5,13 +5,15 @@ large as ten milliseconds of work by the function's measured mean, but no more t
 function that was never measured goes one task at a time. An engine holds at most two chunks, and the second only
 behind one that is known to be short: so a slow task never sits in front of quick ones.
 
-Each task is queued, held by one engine, or settled; a task is settled exactly once.
+Each task is queued, held by one engine, or settled; a task is settled exactly once. Tasks are handed out in the
+order in which they came, also those that come back from an engine that died.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 __all__ = ["Assignment", "Load", "Lost", "Scheduler", "Slice", "Work"]
@@ -45,6 +47,7 @@ class Work:
     function: Hashable
     engines: frozenset[int] | None = None
     retries: int = 0
+    arrival: int = 0
     losses: dict[int, int] = field(default_factory=dict)
     state: bytearray = field(default_factory=bytearray)
     unsettled: int = 0
@@ -61,6 +64,11 @@ class Slice:
     work: Work
     start: int
     stop: int
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Sorts the older work, and the earlier task of a work, to the front."""
+        return self.work.arrival, self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +112,40 @@ class _Seat:
     chunks: dict[int, _Held] = field(default_factory=dict)
     next_chunk: int = 0
     retiring: bool = False
+    gone: frozenset[int] | None = None  # what else was expected when it was said to be gone, before it was lost
 
     @property
     def hungry(self) -> bool:
-        if self.retiring or len(self.chunks) > 1:
+        if len(self.chunks) > 1:
             return False
         return all(held.seconds is not None and held.seconds < SHORT_SECONDS for held in self.chunks.values())
+
+
+class _Works:
+    """The works of one client that are not over, found by the number of any of their tasks."""
+
+    def __init__(self) -> None:
+        self._by_base: dict[int, Work] = {}
+        self._bases: list[int] = []  # sorted; holds some that are over
+
+    def __bool__(self) -> bool:
+        return bool(self._by_base)
+
+    def add(self, work: Work) -> None:
+        if work.base in self._by_base:
+            raise ValueError(f"task {work.base} of this client is there already")
+        self._by_base[work.base] = work
+        insort(self._bases, work.base)
+
+    def remove(self, work: Work) -> None:
+        del self._by_base[work.base]
+        if len(self._bases) > 2 * len(self._by_base):
+            self._bases = sorted(self._by_base)
+
+    def find(self, number: int) -> Work | None:
+        at = bisect_right(self._bases, number)
+        work = self._by_base.get(self._bases[at - 1]) if at else None
+        return work if work is not None and number < work.base + work.count else None
 
 
 class Scheduler:
@@ -117,11 +153,12 @@ class Scheduler:
 
     def __init__(self) -> None:
         self._seats: dict[int, _Seat] = {}
-        self._queues: dict[frozenset[int] | None, deque[tuple[int, Slice]]] = {}
+        # By the engines that may take from it, each ordered by age.
+        self._queues: dict[frozenset[int] | None, deque[Slice]] = {}
         # Engines that can take a chunk: those with none, then those with one short one.
         self._hungry: tuple[dict[int, None], dict[int, None]] = ({}, {})
         self._means: dict[Hashable, float] = {}
-        self._works: dict[Hashable, dict[int, Work]] = {}
+        self._works: dict[Hashable, _Works] = {}
         self._arrivals = 0
         self._queued = 0
         self._running = 0
@@ -141,11 +178,18 @@ class Scheduler:
         }
 
     def submit(self, work: Work) -> None:
-        """Queue a work."""
-        self._works.setdefault(work.client, {})[work.base] = work
+        """Queue a work.
+
+        Raises
+        ------
+        ValueError
+            The client has a task of that number already.
+        """
+        self._works.setdefault(work.client, _Works()).add(work)
         self._queued += work.count
         self._arrivals += 1
-        self._queue(work).append((self._arrivals, Slice(work, 0, work.count)))
+        work.arrival = self._arrivals
+        self._queue(work).append(Slice(work, 0, work.count))
 
     def engine_up(self, engine: int) -> None:
         """Seat an engine that can take work."""
@@ -209,7 +253,7 @@ class Scheduler:
         Returns
         -------
         list of Lost
-            Tasks that had begun and may not be tried again. Those not begun are queued again, in front.
+            Tasks that had begun and may not be tried again. Those not begun are queued again, in their old place.
         """
         seat = self._seats.pop(engine, None)
         self._note_hunger(engine)
@@ -218,9 +262,9 @@ class Scheduler:
             return lost
         for number in sorted(seat.chunks, reverse=True):
             held = seat.chunks[number]
-            work, first = held.slice.work, held.slice.start + held.settled
-            untouched = max(first, held.slice.start + begun.get(number, 0))
-            self._requeue(work, untouched, held.slice.stop)
+            work, first, stop = held.slice.work, held.slice.start + held.settled, held.slice.stop
+            untouched = min(stop, max(first, held.slice.start + begun.get(number, 0)))
+            self._requeue(work, untouched, stop)
             for index in range(untouched - 1, first - 1, -1):
                 work.losses[index] = work.losses.get(index, 0) + 1
                 if work.losses[index] <= work.retries:
@@ -228,58 +272,70 @@ class Scheduler:
                     continue
                 self._settle(work, index, index + 1)
                 lost.append(Lost(work, index, engine))
+        if seat.gone is not None:
+            lost += self.engine_gone(engine, seat.gone)
         return lost
 
     def engine_gone(self, engine: int, expected: Iterable[int]) -> list[Lost]:
         """Give up the queued tasks that only engines could take which will not come (back).
 
-        `expected` are the engines that are up or on their way, `engine` the one that left for good.
+        Parameters
+        ----------
+        engine
+            The one that left for good. If its loss was not told yet, this takes effect together with it.
+        expected
+            Those that are up or on their way.
+
+        Returns
+        -------
+        list of Lost
+            The tasks given up.
         """
-        possible = set(expected) | set(self._seats)
-        possible.discard(engine)
-        lost = []
-        for key in [key for key in self._queues if key is not None and not key & possible]:
-            for _, piece in self._queues.pop(key):
-                for index in range(piece.start, piece.stop):
-                    if piece.work.state[index] == _QUEUED:
-                        self._queued -= 1
-                        self._running += 1
-                        self._settle(piece.work, index, index + 1)
-                        lost.append(Lost(piece.work, index, None))
-        return lost
+        seat = self._seats.get(engine)
+        if seat is not None:
+            seat.gone = frozenset(expected)
+            return []
+        possible = self._seats.keys() | set(expected)
+        hopeless = [key for key in self._queues if key is not None and not key & possible]
+        return [lost for key in hopeless for piece in self._queues.pop(key) for lost in self._give_up(piece)]
 
     def cancel(self, client: Hashable, number: int) -> bool:
-        """Settle a task that is still queued; False if an engine has it, it is over, or it is unknown."""
-        for work in self._works.get(client, {}).values():
-            index = number - work.base
-            if 0 <= index < work.count:
-                if work.state[index] != _QUEUED:
-                    return False
-                self._queued -= 1
-                self._running += 1
-                self._settle(work, index, index + 1)
-                return True
-        return False
+        """Settle a task that is still queued.
+
+        Returns
+        -------
+        bool
+            False if an engine has it, it is over, or it is unknown.
+        """
+        works = self._works.get(client)
+        work = works.find(number) if works else None
+        if work is None or work.state[number - work.base] != _QUEUED:
+            return False
+        self._settle_queued(work, number - work.base)
+        return True
 
     def retire(self, engines: Iterable[int], count: int) -> list[int]:
-        """Choose `count` of the engines to leave, idle ones first; they get nothing new.
+        """Choose `count` of the engines to leave, idle ones first; they get nothing new that another may take.
 
         Returns
         -------
         list of int
             The chosen. Each may be stopped once `is_idle` holds for it.
         """
+        held = self.engines
         able = [engine for engine in engines if engine in self._seats and not self._seats[engine].retiring]
-        able.sort(key=lambda engine: (bool(self._seats[engine].chunks), self.engines[engine], -engine))
+        able.sort(key=lambda engine: (not self.is_idle(engine), held[engine], -engine))
         for engine in able[:count]:
             self._seats[engine].retiring = True
-            self._note_hunger(engine)
         return able[:count]
 
     def is_idle(self, engine: int) -> bool:
-        """Tell whether the engine holds no task."""
+        """Tell whether the engine holds no task, and none is queued that only this engine may take."""
         seat = self._seats.get(engine)
-        return seat is None or not seat.chunks
+        if seat is None:
+            return True
+        own = self._queues.get(frozenset((engine,)), ())
+        return not seat.chunks and all(piece.work.state.find(_QUEUED, piece.start, piece.stop) < 0 for piece in own)
 
     def _note_hunger(self, engine: int) -> None:
         for group in self._hungry:
@@ -288,15 +344,32 @@ class Scheduler:
         if seat is not None and seat.hungry:
             self._hungry[len(seat.chunks)][engine] = None
 
-    def _queue(self, work: Work) -> deque[tuple[int, Slice]]:
+    def _queue(self, work: Work) -> deque[Slice]:
         return self._queues.setdefault(work.engines, deque())
 
     def _requeue(self, work: Work, start: int, stop: int) -> None:
-        if start < stop:
-            work.state[start:stop] = bytes(stop - start)
-            self._queued += stop - start
-            self._running -= stop - start
-            self._queue(work).appendleft((0, Slice(work, start, stop)))
+        if start == stop:
+            return
+        work.state[start:stop] = bytes(stop - start)
+        self._queued += stop - start
+        self._running -= stop - start
+        # Nothing older is queued but what came back as well: the place is near the front.
+        queue, piece, older = self._queue(work), Slice(work, start, stop), deque[Slice]()
+        while queue and queue[0].age < piece.age:
+            older.appendleft(queue.popleft())
+        queue.appendleft(piece)
+        queue.extendleft(older)
+
+    def _give_up(self, piece: Slice) -> Iterator[Lost]:
+        for index in range(piece.start, piece.stop):
+            if piece.work.state[index] == _QUEUED:
+                self._settle_queued(piece.work, index)
+                yield Lost(piece.work, index, None)
+
+    def _settle_queued(self, work: Work, index: int) -> None:
+        self._queued -= 1
+        self._running += 1
+        self._settle(work, index, index + 1)
 
     def _settle(self, work: Work, start: int, stop: int) -> None:
         work.state[start:stop] = bytes((_SETTLED,)) * (stop - start)
@@ -305,7 +378,7 @@ class Scheduler:
         self._settled += stop - start
         if work.unsettled == 0:
             works = self._works[work.client]
-            works.pop(work.base, None)
+            works.remove(work)
             if not works:
                 del self._works[work.client]
 
@@ -320,29 +393,36 @@ class Scheduler:
         fair = self._queued // (2 * max(1, len(self._seats)))
         return max(1, min(MOST_TASKS, fair, int(CHUNK_SECONDS / max(mean, 1e-9))))
 
+    def _open_to(self, engine: int) -> list[deque[Slice]]:
+        """Return the queues that an engine may take from: a retiring one only from its own."""
+        if self._seats[engine].retiring:
+            own = self._queues.get(frozenset((engine,)))
+            return [own] if own else []
+        return [queue for key, queue in self._queues.items() if queue and (key is None or engine in key)]
+
     def _take(self, engine: int) -> Slice | None:
-        """Cut the next slice for an engine off the oldest queue that it may take from."""
-        while True:
-            best: deque[tuple[int, Slice]] | None = None
-            for key, queue in self._queues.items():
-                if (key is None or engine in key) and queue and (best is None or queue[0][0] < best[0][0]):
-                    best = queue
-            if best is None:
-                return None
-            arrival, piece = best.popleft()
-            work = piece.work
-            # Cancelled tasks leave holes: begin behind one, end in front of the next.
-            start = work.state.find(_QUEUED, piece.start, piece.stop)
-            if start >= 0:
-                hole = work.state.find(_SETTLED, start, piece.stop)
-                stop = min(start + self._size(work), piece.stop if hole < 0 else hole)
-                if stop < piece.stop:
-                    best.appendleft((arrival, Slice(work, stop, piece.stop)))
-                elif not best and work.engines is not None:
-                    del self._queues[work.engines]
-                return Slice(work, start, stop)
-            if not best and work.engines is not None:
-                del self._queues[work.engines]
+        """Cut the next slice for an engine off the queue whose front is oldest."""
+        while queues := self._open_to(engine):
+            queue = min(queues, key=lambda queue: queue[0].age)
+            piece = queue.popleft()
+            taken = self._cut(piece)
+            if taken is not None and taken.stop < piece.stop:
+                queue.appendleft(Slice(piece.work, taken.stop, piece.stop))
+            if not queue and piece.work.engines is not None:
+                del self._queues[piece.work.engines]
+            if taken is not None:
+                return taken
+        return None
+
+    def _cut(self, piece: Slice) -> Slice | None:
+        """Return a chunk off the front of a slice. Cancelled tasks are holes: begin behind one, end before the next."""
+        work = piece.work
+        start = work.state.find(_QUEUED, piece.start, piece.stop)
+        if start < 0:
+            return None
+        stop = min(start + self._size(work), piece.stop)
+        hole = work.state.find(_SETTLED, start, stop)
+        return Slice(work, start, stop if hole < 0 else hole)
 
     def _seat_chunk(self, engine: int, piece: Slice) -> Assignment:
         seat = self._seats[engine]

@@ -202,4 +202,3 @@ def load_exception(data: bytes | bytearray | memoryview) -> BaseException:
         error = TaskError(f"{name}: {message}", name)
     error.__cause__ = RemoteTraceback(text)
     return error
-

@@ -29,30 +29,31 @@ class ClusterSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    n: NonNegativeInt | None = Field(None, description="Number of engines in the set named default.")
+    n: NonNegativeInt | None = Field(default=None, description="Number of engines in the set named default.")
     engines: dict[str, EngineSpec] = Field(default_factory=dict, description="Engine sets by name.")
     at_least: NonNegativeInt | None = Field(
-        None, description="Engines that must be up before the cluster counts as ready; None means all."
+        default=None, description="Engines that must be up before the cluster counts as ready; None means all."
     )
     backend: str = Field("native", description="What runs the tasks: name of a backend.")
     launcher: str = Field("local", description="Where the processes run: name of a launcher.")
     idle_timeout: PositiveFloat | None = Field(
-        DEFAULT_IDLE_TIMEOUT,
+        default=DEFAULT_IDLE_TIMEOUT,
         description="Seconds with nothing queued, running or starting after which the cluster ends; None means never.",
     )
     lifetime: PositiveFloat | None = Field(
-        None, description="Seconds from ready after which the cluster ends in any case; None means no limit."
+        default=None, description="Seconds from ready after which the cluster ends in any case; None means no limit."
     )
     no_client_timeout: PositiveFloat | None = Field(
-        None, description="Seconds without any connected client after which the cluster ends; None means no limit."
+        default=None,
+        description="Seconds without any connected client after which the cluster ends; None means no limit.",
     )
     labels: dict[str, str] = Field(default_factory=dict, description="Labels to find the cluster by.")
     env: dict[str, str] = Field(default_factory=dict, description="Environment variables set for the engines.")
-    cwd: str | None = Field(None, description="Engines' working folder; None means the creator's.")
+    cwd: str | None = Field(default=None, description="Engines' working folder; None means the creator's.")
     preload: list[str] = Field(
         default_factory=list, description="Modules imported once, before engines are forked, so that all share them."
     )
-    python: str | None = Field(None, description="Interpreter of the cluster; None means the creator's.")
+    python: str | None = Field(default=None, description="Interpreter of the cluster; None means the creator's.")
 
     @field_validator("labels", "env")
     @classmethod

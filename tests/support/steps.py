@@ -70,9 +70,7 @@ def part(name: str, which: str) -> int:
 def files_of_store() -> set[str]:
     """Return the files in the test's store, as paths below its root."""
     root = open_store().url.partition(":")[2]
-    return {
-        os.path.relpath(os.path.join(folder, file), root) for folder, _, files in os.walk(root) for file in files
-    }
+    return {os.path.relpath(os.path.join(folder, file), root) for folder, _, files in os.walk(root) for file in files}
 
 
 def run_step(code: str, *args: str, timeout: float = 60.0) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..incarnation import log_path, tail_of
-from ..process import TAG_VARIABLE, Identity, Liveness, end_all, liveness, send_signal, tagged, wait_gone
-from ..record import Job
+from ..process import TAG_VARIABLE, Identity, end_all, liveness, send_signal, tagged, wait_gone
+from ..record import Job, Liveness, title_of
 
 __all__ = ["LocalLauncher", "clean_environment"]
 
@@ -61,7 +61,9 @@ class LocalLauncher:
             )
         except OSError as error:
             os.close(read)
-            raise LaunchError(f"the interpreter {python!r} of {tag} cannot be run: {error.strerror}") from error
+            raise LaunchError(
+                f"the interpreter {python!r} of {title_of(tag)} cannot be run: {error.strerror}"
+            ) from error
         finally:
             os.close(write)
             os.close(log)
@@ -79,7 +81,7 @@ class LocalLauncher:
             os.close(read)
         output = tail_of(log_path(folder, "nanny"))
         what = "ended before it was ready" if ready else f"was not ready within {timeout:g} s"
-        raise LaunchError(f"the nanny of {tag} ({python}) {what}; its last output:\n{output or '(none)'}")
+        raise LaunchError(f"the nanny of {title_of(tag)} ({python}) {what}; its last output:\n{output or '(none)'}")
 
     def poll(self, job: Job) -> Liveness:
         """Tell whether the job's nanny lives."""

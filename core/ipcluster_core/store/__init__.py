@@ -4,6 +4,49 @@ A store is a table of small JSON documents in two kinds. Each document has a ver
 version it replaces, so of any number of concurrent writers one wins and the others get `StoreConflict`.
 """
 
-from .base import KINDS, Document, Kind, Store, open_store
+from __future__ import annotations
+
+import os
+
+from ..errors import StoreError
+from .base import KINDS, Document, Kind, Store
 
 __all__ = ["KINDS", "Document", "Kind", "Store", "open_store"]
+
+
+def _default_url() -> str:
+    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return f"file:{os.path.join(home, 'ipcluster')}"
+
+
+def open_store(url: str | None = None) -> Store:
+    """Open a store by its URL.
+
+    Parameters
+    ----------
+    url
+        ``file:/absolute/folder`` (``~`` is expanded), or ``memory:name`` for one that lives in this process only.
+        Default: the environment variable ``IPCLUSTER_STORE``, else ``ipcluster`` in the per-user state folder.
+
+    Returns
+    -------
+    Store
+        Nothing is created until something is written.
+
+    Raises
+    ------
+    StoreError
+        The URL is of no known kind.
+    """
+    url = url or os.environ.get("IPCLUSTER_STORE") or _default_url()
+    scheme, _, rest = url.partition(":")
+    if scheme == "file" and rest:
+        from .file import FileStore
+
+        path = os.path.expanduser(rest.removeprefix("//"))
+        return FileStore(os.path.abspath(path))
+    if scheme == "memory":
+        from .memory import MemoryStore
+
+        return MemoryStore.named(rest)
+    raise StoreError(f"no store for {url!r}: use file:/some/folder or memory:some-name")

@@ -1,15 +1,12 @@
-"""The contract of a store, and the way from a URL to one."""
+"""The contract of a store."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from ..errors import StoreError
-
-__all__ = ["KINDS", "Document", "Kind", "Store", "open_store"]
+__all__ = ["KINDS", "Document", "Kind", "Store"]
 
 Kind = Literal["record", "secret"]
 
@@ -73,41 +70,3 @@ class Store(Protocol):
 
     def run_folder(self, uid: str) -> str:
         """Return where an incarnation keeps its sockets and logs on its host; the caller makes it."""
-
-
-def _default_url() -> str:
-    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return f"file:{os.path.join(home, 'ipcluster')}"
-
-
-def open_store(url: str | None = None) -> Store:
-    """Open a store by its URL.
-
-    Parameters
-    ----------
-    url
-        ``file:/absolute/folder`` (``~`` is expanded), or ``memory:name`` for one that lives in this process only.
-        Default: the environment variable ``IPCLUSTER_STORE``, else ``ipcluster`` in the per-user state folder.
-
-    Returns
-    -------
-    Store
-        Nothing is created until something is written.
-
-    Raises
-    ------
-    StoreError
-        The URL is of no known kind.
-    """
-    url = url or os.environ.get("IPCLUSTER_STORE") or _default_url()
-    scheme, _, rest = url.partition(":")
-    if scheme == "file" and rest:
-        from .file import FileStore
-
-        path = os.path.expanduser(rest.removeprefix("//"))
-        return FileStore(os.path.abspath(path))
-    if scheme == "memory":
-        from .memory import MemoryStore
-
-        return MemoryStore.named(rest)
-    raise StoreError(f"no store for {url!r}: use file:/some/folder or memory:some-name")

@@ -1,0 +1,213 @@
+"""When something dies: who learns it, how soon, and what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import steps
+from ipcluster_core import Client, Cluster, ClusterManager, ClusterState, errors
+
+#: Seconds within which nothing of a broken cluster may live any more.
+GONE = 5.0
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Three engines."""
+    made = Cluster.create_sync("mortal", n=3)
+    yield made
+    made.teardown_sync(force=True)
+
+
+def leave_children() -> list[int]:
+    """Start a child in a session of its own, and a fork in this one."""
+    sleeper = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    fork = os.fork()
+    if fork == 0:
+        signal.pause()
+    return [sleeper.pid, fork]
+
+
+def die(log: str, how: str) -> None:
+    """Leave a line in a file, say some last words, and go."""
+    with Path(log).open("a") as file:
+        file.write("begun\n")
+    print("these are my last words")
+    if how == "exit":
+        os._exit(3)
+    if how == "segfault":
+        import ctypes
+
+        ctypes.string_at(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"), [("exit", "exit code 3"), ("kill", "signal SIGKILL"), ("segfault", "signal SIGSEGV")]
+)
+def test_a_task_that_kills_its_engine_fails_alone(cluster: Cluster, tmp_path: Path, how: str, cause: str) -> None:
+    """Its future names engine, cause and last output within 2 s; it ran once; the others' results come."""
+    log = tmp_path / "log"
+    with Client.connect("mortal") as client:
+        others = [client.submit(pow, 2, n) for n in range(100)]
+        start = time.monotonic()
+        doomed = client.submit(die, str(log), how)
+        more = [client.submit(pow, 3, n) for n in range(100)]
+        with pytest.raises(errors.EngineLost) as caught:
+            doomed.result(10)
+        passed = time.monotonic() - start
+
+        assert passed < 2
+        assert caught.value.cause == cause
+        assert caught.value.engine in (0, 1, 2)
+        assert "these are my last words" in caught.value.output
+        assert f"engine {caught.value.engine} on" in str(caught.value)
+        assert [future.result(10) for future in others] == [2**n for n in range(100)]
+        assert [future.result(10) for future in more] == [3**n for n in range(100)]
+    assert log.read_text() == "begun\n"
+    steps.wait_until(lambda: sum(e.incarnation for e in cluster.status_sync().engines if e.state == "up") == 1)
+
+
+def test_a_lost_task_is_tried_again_as_often_as_asked(cluster: Cluster, tmp_path: Path) -> None:
+    """`retries=2` gives three attempts."""
+    log = tmp_path / "log"
+    with Client.connect("mortal") as client:
+        with pytest.raises(errors.EngineLost):
+            client.options(retries=2).submit(die, str(log), "kill").result(20)
+
+    assert log.read_text() == "begun\n" * 3
+
+
+def chunk_item(n: int, fatal: int) -> int:
+    """One of many quick tasks of one function; one of them kills the engine."""
+    if n == fatal:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return n
+
+
+def test_death_inside_a_batch_loses_one_task_only(cluster: Cluster) -> None:
+    """Tasks of the chunk that had finished keep their results, those not begun run elsewhere."""
+    with Client.connect("mortal") as client:
+        list(client.map(chunk_item, range(2000), [-1] * 2000))  # its run time is known now: chunks are large
+        futures = [client.submit(chunk_item, n, 1234) for n in range(3000)]
+        outcomes = [future.exception(20) or future.result() for future in futures]
+
+    assert isinstance(outcomes[1234], errors.EngineLost)
+    assert [n for n, outcome in enumerate(outcomes) if outcome != n] == [1234]
+
+
+@pytest.mark.parametrize("victim", ["controller", "broker", "nanny"])
+def test_sigkill_of_a_part_ends_the_cluster_and_tells_the_client(cluster: Cluster, victim: str) -> None:
+    """Nothing lives 5 s later, grandchildren included; who waits learns what died; so does who comes later."""
+    client = Client.connect("mortal")
+    children = [pid for pids in client.run(leave_children).values() for pid in pids]
+    waiting = [client.submit(time.sleep, 300) for _ in range(5)]
+    os.kill(steps.part("mortal", victim), signal.SIGKILL)
+
+    for future in waiting:
+        with pytest.raises(errors.ClusterEnded, match=f"its {victim} died"):
+            future.result(GONE)
+    with pytest.raises(errors.ClusterEnded, match=f"its {victim} died"):
+        client.submit(abs, 1)
+    client.shutdown()
+    assert steps.wait_until(lambda: not steps.living("mortal"), GONE) < GONE
+    assert not any(_lives(pid) for pid in children)
+    assert {path.rpartition("/")[0] for path in steps.files_of_store()} == {"records/mortal"}
+    with pytest.raises(errors.ClusterEnded, match=f"its {victim} died"):
+        Client.connect("mortal")
+    assert cluster.status_sync().state is ClusterState.ENDED
+    assert cluster.teardown_sync().outcome == "already gone"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def test_sigkill_of_everything_at_once_is_seen_and_cured(cluster: Cluster) -> None:
+    """Nobody is left to write a reason: the client finds the processes gone, list says broken, teardown cleans."""
+    client = Client.connect("mortal")
+    waiting = client.submit(time.sleep, 300)
+    steps.wait_until(lambda: cluster.status_sync().tasks["running"] == 1)
+    parts = [steps.part("mortal", which) for which in ("nanny", "controller", "broker")]
+    # Stopped first, so that none can act on the death of another.
+    for pid in parts:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in steps.living("mortal"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(errors.ClusterBroken, match="is gone"):
+        waiting.result(10)
+    client.shutdown()
+    (found,) = ClusterManager().list_sync()
+    assert found.state is ClusterState.BROKEN
+    with pytest.raises(errors.ClusterBroken, match="tear it down to clean up"):
+        Cluster.connect_sync("mortal")
+    assert ClusterManager().teardown_sync("mortal").outcome == "ended"
+    assert {path.rpartition("/")[0] for path in steps.files_of_store()} == {"records/mortal"}
+
+
+def test_teardown_never_signals_a_stranger_with_a_recycled_pid(cluster: Cluster) -> None:
+    """The record's nanny is identified by start time and boot as well; a stranger under its pid lives on."""
+    from dataclasses import replace
+
+    from ipcluster_core import open_store
+
+    cluster.teardown_sync()
+    stranger = subprocess.Popen(["sleep", "1000"])
+    try:
+        record = steps.record_of("mortal")
+        nanny = {**dict(record.jobs[0].nanny or {}), "pid": stranger.pid}
+        job = replace(record.jobs[0], nanny=nanny)
+        running = replace(record, state=ClusterState.RUNNING, ended=None, jobs=(job,), incarnation=2)
+        document = open_store().read("record", "mortal")
+        assert document is not None
+        open_store().swap("record", "mortal", running.to_dict(), document.version)
+
+        assert ClusterManager().list_sync()[0].state is ClusterState.BROKEN
+        assert ClusterManager().teardown_sync("mortal").outcome == "ended"
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_an_engine_killed_from_outside_takes_its_children_along(cluster: Cluster) -> None:
+    """What it had started ends before its successor is up."""
+    with Client.connect("mortal") as client:
+        children = client.run(leave_children)
+        for engine in cluster.status_sync().engines:
+            assert engine.pid is not None
+            os.kill(engine.pid, signal.SIGKILL)
+
+    steps.wait_until(lambda: [e.incarnation for e in cluster.status_sync().engines if e.state == "up"] == [1, 1, 1])
+    assert not any(_lives(pid) for pids in children.values() for pid in pids)
+
+
+def test_a_cluster_whose_scope_dies_ends_by_itself() -> None:
+    """SIGKILL of the process in a ``with Cluster(...)`` block."""
+    code = """
+        from ipcluster_core import Cluster
+        with Cluster("scoped", n=2):
+            print("inside", flush=True)
+            import signal; signal.pause()
+    """
+    with steps.started_step(code) as step:
+        assert step.stdout is not None
+        assert step.stdout.readline() == "inside\n"
+    steps.wait_until(lambda: not steps.living("scoped"), 60)
+
+    with pytest.raises(errors.ClusterEnded, match="the process whose with-block owned it is gone"):
+        Cluster.connect_sync("scoped")
