@@ -14,7 +14,8 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from types import MethodType
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 __all__ = ["THREAD_NAME", "run", "stop", "synced", "synced_class"]
 
@@ -31,51 +32,94 @@ _WORKERS = 4
 #: Seconds that an interrupted twin waits for its coroutine's clean-up.
 _CLEANUP_TIMEOUT = 10.0
 
-_lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
-_thread: threading.Thread | None = None
-_owner = 0
 
+class _Background:
+    """The event loop and its thread, made when they are first needed."""
 
-def _background() -> asyncio.AbstractEventLoop:
-    global _loop, _thread, _owner
-    with _lock:
-        if _loop is None or _owner != os.getpid():
-            # After a fork the thread is gone and the parent's loop must not be touched.
-            _loop, _owner = asyncio.new_event_loop(), os.getpid()
-            workers = concurrent.futures.ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"{THREAD_NAME}-worker")
-            _loop.set_default_executor(workers)
-            _thread = threading.Thread(target=_loop.run_forever, name=THREAD_NAME, daemon=True)
-            _thread.start()
-        return _loop
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._owner = 0
+        # A fork must not copy the lock while another thread holds it.
+        os.register_at_fork(
+            before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._lock.release
+        )
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is its thread."""
+        return self._owner == os.getpid() and threading.current_thread() is self._thread
 
-def stop() -> None:
-    """End the background thread, if there is one; the next twin starts a new one."""
-    global _loop, _thread
-    with _lock:
-        loop, thread, _loop, _thread = _loop, _thread, None, None
-        if loop is None or thread is None or _owner != os.getpid():
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop; it runs."""
+        with self._lock:
+            if self._loop is None or self._owner != os.getpid():
+                # After a fork the thread is gone and the parent's loop must not be touched.
+                self._loop, self._owner = asyncio.new_event_loop(), os.getpid()
+                workers = concurrent.futures.ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"{THREAD_NAME}-worker")
+                self._loop.set_default_executor(workers)
+                self._thread = threading.Thread(target=self._loop.run_forever, name=THREAD_NAME, daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def stop(self) -> None:
+        """Cancel what runs on the loop, and end it with its thread."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None or self._owner != os.getpid():
             return
+        asyncio.run_coroutine_threadsafe(_wind_up(loop), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 
 
+async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
+    """Do what `asyncio.run` does at its end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_CLEANUP_TIMEOUT)
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
+
+
+_background = _Background()
+
+
+def stop() -> None:
+    """End the background thread, if there is one; twins that wait are cancelled, the next one starts a new thread."""
+    _background.stop()
+
+
 def run(coroutine: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine on the background loop and return its result."""
-    future = asyncio.run_coroutine_threadsafe(coroutine, _background())
+    """Run a coroutine on the background loop.
+
+    Returns
+    -------
+    object
+        The coroutine's result.
+
+    Raises
+    ------
+    RuntimeError
+        Called from a coroutine that runs there itself: it would wait for itself.
+    """
+    if _background.is_here:
+        coroutine.close()
+        raise RuntimeError("a blocking twin cannot be called on the loop of the twins: await the coroutine instead")
+    future = asyncio.run_coroutine_threadsafe(coroutine, _background.loop())
     try:
         return future.result()
-    except BaseException:
-        # Either the coroutine's own exception, or an interrupt in this thread while it goes on.
+    finally:
+        # Not done: this thread was interrupted while the coroutine goes on.
         if not future.done():
             future.cancel()
             # The wrapped future is marked cancelled at once; the clean-up is over when the loop has run it.
             _drain()
-        raise
+        del future  # no cycle of an exception and this frame
 
 
 def _drain() -> None:
@@ -88,7 +132,7 @@ def _drain() -> None:
             await asyncio.wait(cancelled, timeout=_CLEANUP_TIMEOUT)
 
     with contextlib.suppress(concurrent.futures.TimeoutError):
-        asyncio.run_coroutine_threadsafe(settled(), _background()).result(_CLEANUP_TIMEOUT + 1)
+        asyncio.run_coroutine_threadsafe(settled(), _background.loop()).result(_CLEANUP_TIMEOUT + 1)
 
 
 class synced(Generic[S, P, R]):  # noqa: N801 - reads as a decorator does
@@ -96,17 +140,15 @@ class synced(Generic[S, P, R]):  # noqa: N801 - reads as a decorator does
 
     def __init__(self, method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> None:
         self._method = method
-        functools.update_wrapper(self, method)
-        self.__doc__ = f"Blocking twin of `{method.__name__}`."
 
-    def __get__(self, instance: S, owner: type[S] | None = None) -> Callable[P, R]:
-        method = self._method
+    @overload
+    def __get__(self, instance: None, owner: type[S]) -> Callable[Concatenate[S, P], R]: ...
 
-        @functools.wraps(method)
-        def twin(*args: P.args, **kwargs: P.kwargs) -> R:
-            return run(method(instance, *args, **kwargs))
+    @overload
+    def __get__(self, instance: S, owner: type[S] | None = None) -> Callable[P, R]: ...
 
-        return twin
+    def __get__(self, instance: S | None, owner: type[S] | None = None) -> Callable[..., R]:
+        return _twin(self._method if instance is None else MethodType(self._method, instance))
 
 
 class synced_class(Generic[P, R]):  # noqa: N801 - reads as a decorator does
@@ -114,13 +156,14 @@ class synced_class(Generic[P, R]):  # noqa: N801 - reads as a decorator does
 
     def __init__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> None:
         self._function = function
-        self.__doc__ = f"Blocking twin of `{getattr(function, '__name__', 'it')}`."
 
     def __get__(self, instance: object, owner: type | None = None) -> Callable[P, R]:
-        function = self._function
+        return _twin(self._function)
 
-        @functools.wraps(function)
-        def twin(*args: P.args, **kwargs: P.kwargs) -> R:
-            return run(function(*args, **kwargs))
 
-        return twin
+def _twin(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
+    @functools.wraps(function)
+    def twin(*args: P.args, **kwargs: P.kwargs) -> R:
+        return run(function(*args, **kwargs))
+
+    return twin

@@ -25,6 +25,7 @@ from .link import Link, endpoint
 from .process import Identity, end_all, liveness, tagged
 from .record import Liveness, Record, title_of
 from .scheduling import Assignment, Lost, Scheduler, Work
+from .segments import Reader, folder_of, remove
 from .store import open_store
 from .wire import Buffer, Kind, Notice, Status
 
@@ -74,6 +75,9 @@ class Broker:
         self._engine_of: dict[bytes, int] = {}
         self._retiring: set[int] = set()
         self._clients: dict[bytes, int | None] = {}  # identity -> pidfd
+        self._segments = folder_of(self._tag.rpartition("/")[2])
+        self._reader = Reader(self._segments)
+        self._prefixes: dict[bytes, str] = {}  # of clients' segments, until neither they nor their tasks are there
         self._functions: dict[bytes, Buffer] = {}
         self._payloads: dict[Work, _Payload] = {}
         self._idle_since: float | None = time.monotonic()
@@ -196,10 +200,13 @@ class Broker:
                 for engine in chosen:
                     self._tell_if_idle(engine)
             case "drop":
+                remove(self._segments, f"e{int(message['engine'])}", free_only=True)
                 for lost in self._scheduler.engine_gone(int(message["engine"]), map(int, message["expected"])):
                     self._tell_lost(lost, f"engine {message['engine']} left before it could take this task", "", "")
             case "end":
                 self._on_end(message)
+            case other:
+                logger.error("unknown command %r from the controller", other)
 
     # from clients and engines
 
@@ -251,6 +258,7 @@ class Broker:
             self._controller.send({"event": "up", "engine": engine, "incarnation": incarnation})
         else:
             self._clients[identity] = self._watch(hello["process"])
+            self._prefixes[identity] = str(hello["segments"])
             self._alone_since = None
             self._send(identity, Notice(Kind.WELCOME, {"engines": sorted(self._seats)}).encode())
 
@@ -275,6 +283,12 @@ class Broker:
             os.close(pidfd)
         if not self._clients:
             self._alone_since = time.monotonic()
+        self._forget_client(identity)
+
+    def _forget_client(self, identity: Any) -> None:  # noqa: ANN401 - a work's client is any hashable to the scheduler
+        """Remove what a client has left in shared memory, once it is gone and its last task is settled."""
+        if identity in self._prefixes and identity not in self._clients and not self._scheduler.has_work(identity):
+            remove(self._segments, self._prefixes.pop(identity))
 
     def _on_client(self, identity: bytes, kind: Kind, frames: list[Buffer]) -> None:
         match kind:
@@ -323,7 +337,10 @@ class Broker:
         results = wire.Results(
             piece.work.base + piece.start, count, message.sizes, message.statuses, message.body, message.buffers
         )
-        self._send(piece.work.client, results.encode())
+        if piece.work.client in self._clients:
+            self._send(piece.work.client, results.encode())
+        else:
+            self._reader.release(message.buffers)
         self._release(piece.work)
         if engine in self._retiring:
             self._tell_if_idle(engine)
@@ -379,6 +396,8 @@ class Broker:
     def _release(self, work: Work) -> None:
         if work.unsettled == 0:
             self._payloads.pop(work, None)
+            if work.client not in self._clients:
+                self._forget_client(work.client)
 
     # load
 

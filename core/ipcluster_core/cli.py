@@ -358,7 +358,7 @@ def _logs(options: argparse.Namespace) -> int:
 
 def _follow(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Yield new lines of a cluster's logs until its folder is gone."""
-    from .client import resolve
+    from .incarnation import resolve
 
     _, record = resolve(options.name, options.store)
     wanted = None if options.engine is None else {f"engine-{engine}" for engine in options.engine}
@@ -372,11 +372,15 @@ def _follow(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
         read = sizes()
         while True:
             for part in sizes():
-                with open(os.path.join(record.folder, f"{part}.log"), errors="replace") as file:
-                    file.seek(read.get(part, 0))
-                    yield from ((part, line.rstrip("\n")) for line in file)
-                    read[part] = file.tell()
+                lines, read[part] = _read_from(os.path.join(record.folder, f"{part}.log"), read.get(part, 0))
+                yield from ((part, line) for line in lines)
             time.sleep(0.2)
+
+
+def _read_from(path: str, start: int) -> tuple[list[str], int]:
+    with open(path, errors="replace") as file:
+        file.seek(start)
+        return file.read().splitlines(), file.tell()
 
 
 def _handle(options: argparse.Namespace) -> int:

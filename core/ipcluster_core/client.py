@@ -7,67 +7,26 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from . import errors
 from .connection import Connection, Options
 from .futures import TaskFuture
-from .incarnation import read_record
-from .record import ClusterState, Record
-from .store import Store, open_store
+from .incarnation import read_record, resolve
+from .record import ClusterState
+from .store import Store
 
 if TYPE_CHECKING:
     from .handle import ClusterHandle
 
-__all__ = ["Client", "resolve"]
+__all__ = ["Client"]
 
 T = TypeVar("T")
-
-
-def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store | None) -> tuple[Store, Record]:
-    """Find a cluster given by name, handle, dict or JSON.
-
-    Returns
-    -------
-    tuple
-        Its store and its record.
-
-    Raises
-    ------
-    ClusterNotFound
-        There is no such record.
-    StaleHandle
-        The handle is of another incarnation.
-    ClusterError
-        The handle is of a newer schema.
-    TypeError
-        It is given in none of these forms.
-    """
-    text = cluster.model_dump() if hasattr(cluster, "model_dump") else cluster
-    if isinstance(text, str) and text.lstrip().startswith("{"):
-        text = json.loads(text)
-    if isinstance(text, str):
-        opened = store if store is not None and not isinstance(store, str) else open_store(store)
-        return opened, read_record(opened, text)
-    if not isinstance(text, dict):
-        raise TypeError(f"a cluster is given by name, handle, dict or JSON, not by {type(cluster).__name__}")
-    if text.get("schema") != 1:
-        raise errors.ClusterError(
-            f"a handle of schema {text.get('schema')!r} cannot be read by this version: it reads 1"
-        )
-    opened = store if store is not None and not isinstance(store, str) else open_store(store or text["store"])
-    record = read_record(opened, text["name"])
-    if record.uid != text["uid"]:
-        raise errors.StaleHandle(
-            f"the handle is of cluster {text['name']!r} #{text['incarnation']}, which is over; "
-            f"that name now belongs to #{record.incarnation} ({record.state})"
-        )
-    return opened, record
 
 
 class Client(concurrent.futures.Executor):
@@ -285,8 +244,9 @@ class Client(concurrent.futures.Executor):
         if isinstance(engines, str) and engines != "all":
             raise ValueError(f"engines is 'all' or a sequence of ids, not {engines!r}")
         ids = self._connection.ask_engines(10.0 if limit is None else limit) if isinstance(engines, str) else engines
-        futures = {engine: self.options(engines=[engine]).submit(fn, *args, **kwargs) for engine in ids}
-        return {engine: self._result(future, deadline) for engine, future in futures.items()}
+        several = [replace(self._options, engines=(engine,)) for engine in ids]
+        futures = self._connection.submit_each(fn, args, kwargs, several)
+        return {engine: self._result(future, deadline) for engine, future in zip(ids, futures, strict=True)}
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as in the base class
         """Disconnect. Idempotent; never ends the cluster.

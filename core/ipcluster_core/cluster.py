@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from . import creation, ending
 from ._sync import run, synced, synced_class
 from .backends import get_backend
-from .client import resolve
 from .control import ask
 from .ending import TeardownReport
 from .errors import ClusterBroken, ClusterEnded, ClusterNotFound, ClusterTimeout, StaleHandle
-from .incarnation import find_record, read_record, secret_of
+from .incarnation import find_record, read_record, resolve, secret_of
 from .lifecycle import IfExists
 from .record import ClusterState, Record
 from .store import Store, open_store

@@ -24,10 +24,11 @@ import zmq
 
 from . import errors, serialize, wire
 from .futures import TaskFuture
-from .incarnation import TASK, find_record, log_path, secret_of, tail_of
+from .incarnation import TASK, find_record, log_path, require_here, secret_of, tail_of
 from .link import endpoint
 from .process import Identity, identify, liveness
 from .record import ClusterState, Liveness, Record
+from .segments import Pool, Reader, folder_of
 from .store import Store
 from .wire import Buffer, Kind, Notice, Status
 
@@ -43,6 +44,8 @@ _VERDICT_SECONDS = 3.0
 
 #: Seconds that `cancel` waits for the broker's answer.
 _CANCEL_SECONDS = 10.0
+
+_NO_BUFFERS: Sequence[Buffer] = ()
 
 #: Functions whose pickles are remembered.
 _MOST_FUNCTIONS = 256
@@ -73,8 +76,16 @@ class _Task(NamedTuple):
     function: bytes
     blob: bytes
     payload: bytes
-    buffers: list[memoryview]
+    buffers: Sequence[Buffer]
     options: Options
+
+
+@dataclass(slots=True)
+class _Lease:
+    """Shared buffers, and how many tasks that are not settled need them."""
+
+    buffers: Sequence[Buffer]
+    tasks: int
 
 
 class _Question(NamedTuple):
@@ -98,6 +109,10 @@ class Connection:
         self.engines: list[int] = []
         self._outbox: deque[_Task | _Question | _Farewell] = deque()
         self._futures: dict[int, TaskFuture[Any]] = {}
+        self._leases: dict[int, _Lease] = {}
+        segments = folder_of(record.uid)
+        self._prefix = f"c{self.pid}x{id(self):x}"
+        self._pool, self._reader = Pool(segments, self._prefix), Reader(segments)
         self._answers: dict[int, concurrent.futures.Future[Any]] = {}
         self._functions: dict[int, tuple[Any, bytes, bytes]] = {}
         self._sent_functions: set[bytes] = set()
@@ -127,6 +142,7 @@ class Connection:
 
     def _greet(self, timeout: float) -> None:
         title, folder = self.record.title, self.record.folder
+        require_here(self.record)
         if not os.path.exists(os.path.join(folder, TASK)):
             raise self._verdict(f"{title} has no task socket: its broker is gone, or not on this host")
         address, self._fd = endpoint(folder, TASK)
@@ -135,6 +151,7 @@ class Connection:
             "role": "client",
             "secret": secret_of(self.store, self.record),
             "process": identify().to_dict(),
+            "segments": self._prefix,
             "python": sys.version_info[:2],
         }
         self._socket.send_multipart(Notice(Kind.HELLO, hello).encode())
@@ -164,15 +181,28 @@ class Connection:
         self, function: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
     ) -> TaskFuture[T]:
         """Queue one task."""
+        return self.submit_each(function, args, kwargs, [options])[0]
+
+    def submit_each(
+        self, function: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any], several: Sequence[Options]
+    ) -> list[TaskFuture[T]]:
+        """Queue a task once with each of several options; its arguments are pickled and shared once."""
         key, blob = self._function(function)
-        buffers: list[memoryview] = []
-        payload = serialize.dump_call(args, kwargs, buffers)
+        raw: list[memoryview] = []
+        payload = serialize.dump_call(args, kwargs, raw)
         self.check()
-        future: TaskFuture[T] = TaskFuture(self._cancel, next(self._number))
-        # Known before it is queued, so that `close` never sees it in neither place.
-        self._futures[future.number] = future
-        self._put(_Task(future, key, blob, payload, buffers, options))
-        return future
+        buffers = self._pool.share(raw) if raw else _NO_BUFFERS
+        lease = _Lease(buffers, len(several)) if raw else None
+        futures = []
+        for options in several:
+            future: TaskFuture[T] = TaskFuture(self._cancel, next(self._number))
+            if lease is not None:
+                self._leases[future.number] = lease
+            # Known before it is queued, so that `close` never sees it in neither place.
+            self._futures[future.number] = future
+            self._put(_Task(future, key, blob, payload, buffers, options))
+            futures.append(future)
+        return futures
 
     def _function(self, function: Callable[..., Any]) -> tuple[bytes, bytes]:
         """Return hash and pickle of a function, remembered by identity while the function lives here."""
@@ -357,10 +387,13 @@ class Connection:
             if future is None:
                 continue
             payload = body[ends[index] : ends[index + 1]]
+            if self._leases:
+                self._give_back(results.base + index)
             try:
                 status = results.statuses[index]
                 if status == Status.OK:
-                    future.settle(serialize.load(payload, results.buffers), None)
+                    buffers = self._reader.load(results.buffers, release=True) if results.buffers else ()
+                    future.settle(serialize.load(payload, buffers), None)
                 elif status == Status.ERROR:
                     future.settle(None, serialize.load_exception(payload))
                 else:
@@ -372,9 +405,18 @@ class Connection:
                 failed.__cause__ = error
                 future.settle(None, failed)
 
+    def _give_back(self, number: int) -> None:
+        """Note that a task needs its shared buffers no more."""
+        lease = self._leases.pop(number, None)
+        if lease is not None:
+            lease.tasks -= 1
+            if lease.tasks == 0:
+                self._pool.release(lease.buffers)
+
     def _on_cancelled(self, answer: wire.Cancelled) -> None:
         if answer.success:
             future = self._futures.pop(answer.number, None)
+            self._give_back(answer.number)
             if future is not None:
                 future.settle_cancelled()
         waiting = self._answers.pop(answer.number, None)
@@ -434,6 +476,8 @@ class Connection:
         return None
 
     def _close_socket(self) -> None:
+        self._pool.close()
+        self._reader.close()
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._socket.close()

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import errors
 from .errors import ClusterBroken, ClusterError, ClusterTimeout
+from .incarnation import require_here
 from .link import endpoint
 from .record import Record
 
@@ -44,6 +45,7 @@ async def ask(record: Record, secret: str, verb: str, *, timeout: float, **argum
     import zmq
     import zmq.asyncio
 
+    require_here(record)
     if not _is_there(record.folder):
         raise ClusterBroken(f"{record.title} has no control socket: its controller is gone, or not on this host")
     address, fd = endpoint(record.folder, CONTROL)

@@ -122,11 +122,12 @@ class Controller:
         now = time.monotonic()
         match message.get("event"):
             case "started":
-                self._life.engine_started(int(message["engine"]), int(message["pid"]))
+                self._life.engine_started(int(message["engine"]), int(message["pid"]), int(message["incarnation"]))
             case "died":
                 logger.info("engine %s of %s ended: %s", message["engine"], self._title, message["cause"])
-                engine, cause = int(message["engine"]), str(message["cause"])
-                self._perform(self._life.engine_died(engine, cause, str(message["tail"]), now))
+                engine, incarnation = int(message["engine"]), int(message["incarnation"])
+                cause, tail = str(message["cause"]), str(message["tail"])
+                self._perform(self._life.engine_died(engine, cause, tail, now, incarnation=incarnation))
             case "owner_gone":
                 self._perform(self._life.end("the process whose with-block owned it is gone", "owner"))
             case _:
@@ -154,6 +155,8 @@ class Controller:
                 for client in self._asking_status:
                     self._reply(client, self._status())
                 self._asking_status.clear()
+            case other:
+                logger.error("unknown event %r from the broker", other)
 
     def _on_nanny_gone(self) -> None:
         """End what the nanny cannot end any more: every process that carries the tag."""

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import ending
 from .backends import get_backend
@@ -24,8 +24,10 @@ from .launchers import get_launcher
 from .lifecycle import Creation, IfExists, decide_creation
 from .process import Identity, identify, liveness
 from .record import ClusterState, Ended, Liveness, Record, check_name, utc_now
-from .spec import ClusterSpec
 from .store import Store
+
+if TYPE_CHECKING:
+    from .spec import ClusterSpec
 
 __all__ = ["create", "take_claim"]
 

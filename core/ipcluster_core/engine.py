@@ -24,6 +24,7 @@ from .incarnation import TASK, secret_of
 from .journal import Journal
 from .link import endpoint
 from .record import Record
+from .segments import Pool, Reader, folder_of
 from .store import open_store
 from .wire import Buffer, Kind, Notice, Status
 
@@ -46,6 +47,9 @@ class Engine:
         self._functions: dict[bytes, Callable[..., Any]] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._busy = False
+        segments = folder_of(str(boot["tag"]).rpartition("/")[2])
+        self._pool = Pool(segments, f"e{engine}")
+        self._reader = Reader(segments)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
 
@@ -68,19 +72,26 @@ class Engine:
             "python": sys.version_info[:2],
         }
         self._send(Notice(Kind.HELLO, hello).encode())
-        while True:
-            frames = [frame.buffer for frame in self._socket.recv_multipart(copy=False)]
-            match wire.kind_of(frames):
-                case Kind.CHUNK:
-                    self._busy = True
-                    self._run_chunk(wire.Chunk.decode(frames))
-                    self._busy = False
-                case Kind.REFUSED:
-                    raise errors.NotAuthorized(str(Notice.decode(frames).data["message"]))
-                case Kind.STOP:
-                    return
-                case _:
-                    continue
+        try:
+            while True:
+                self._serve([frame.buffer for frame in self._socket.recv_multipart(copy=False)])
+        except zmq.ContextTerminated:
+            return
+        finally:
+            self._socket.close(0)
+
+    def stop(self) -> None:
+        """End `run`, from another thread, when the task that it may be at is done."""
+        self._context.term()
+
+    def _serve(self, frames: list[Buffer]) -> None:
+        kind = wire.kind_of(frames)
+        if kind is Kind.CHUNK:
+            self._busy = True
+            self._run_chunk(wire.Chunk.decode(frames))
+            self._busy = False
+        elif kind is Kind.REFUSED:
+            raise errors.NotAuthorized(str(Notice.decode(frames).data["message"]))
 
     def interrupt(self, signum: int, frame: object) -> None:
         """Handle SIGINT: it interrupts a task; without one there is nothing to interrupt."""
@@ -93,8 +104,10 @@ class Engine:
         body = memoryview(chunk.body)
         function: Callable[..., Any] | None = None
         broken: bytes | None = None
+        given: Sequence[Buffer] = ()
         try:
             function = self._function(chunk)
+            given = self._reader.load(chunk.buffers, release=False)
         except BaseException as error:  # noqa: BLE001 - whatever a module of the user raises on import is the task's error
             broken = serialize.dump_exception(error)
         outbox = _Outbox(self._send, chunk.number)
@@ -105,9 +118,9 @@ class Engine:
             if function is None or broken is not None:
                 status, payload = Status.ERROR, broken or b""
             else:
-                status, payload = _call(function, body[ends[index] : ends[index + 1]], chunk.buffers, buffers)
+                status, payload = _call(function, body[ends[index] : ends[index + 1]], given, buffers)
             kept = self._journal.finish(status, payload, keep=not buffers)
-            outbox.add(status, payload, buffers)
+            outbox.add(status, payload, self._pool.share(buffers))
             if not kept or time.perf_counter_ns() - outbox.since > _FLUSH_NS:
                 outbox.flush()
         outbox.flush()
@@ -136,10 +149,10 @@ class _Outbox:
         self._first = 0
         self._statuses = bytearray()
         self._payloads: list[bytes] = []
-        self._buffers: list[memoryview] = []
+        self._buffers: list[Buffer] = []
         self.since = time.perf_counter_ns()
 
-    def add(self, status: int, payload: bytes, buffers: list[memoryview]) -> None:
+    def add(self, status: int, payload: bytes, buffers: list[Buffer]) -> None:
         if buffers:
             # A result with buffers travels alone.
             self.flush()

@@ -7,6 +7,7 @@ outcome": whoever comes second sees what the first has done.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
@@ -24,7 +25,10 @@ T = TypeVar("T")
 
 _OVER = frozenset({CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED})
 
-_making = threading.Lock()
+# Reentrant: a signal handler or a finaliser may look at a future while this thread holds it.
+_making = threading.RLock()
+# A fork must not copy it while another thread holds it.
+os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
 class TaskFuture(Future[T]):
@@ -60,9 +64,14 @@ class TaskFuture(Future[T]):
         self._lazy = value
 
     def cancel(self) -> bool:
-        """Cancel the task if no engine has been given it; return whether it is cancelled.
+        """Cancel the task if no engine has been given it.
 
         Asks the broker, so it may take a round trip. A task that an engine has goes on.
+
+        Returns
+        -------
+        bool
+            Whether it is cancelled.
         """
         if self._state in _OVER:
             return self.cancelled()
@@ -100,6 +109,11 @@ class TaskFuture(Future[T]):
     def result(self, timeout: float | None = None) -> T:
         """Return the task's value, waiting for it.
 
+        Returns
+        -------
+        object
+            What the task returned.
+
         Raises
         ------
         concurrent.futures.CancelledError
@@ -111,7 +125,10 @@ class TaskFuture(Future[T]):
         """
         if self._state == FINISHED:
             if self._exception is not None:
-                raise self._exception
+                try:
+                    raise self._exception
+                finally:
+                    del self  # the traceback holds this frame: no cycle of future, exception and frame
             return self._result  # type: ignore[return-value]
         if self._state in _OVER:
             raise CancelledError

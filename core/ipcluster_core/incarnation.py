@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from .errors import ClusterNotFound, NotAuthorized, StoreConflict, StoreError
+from . import segments
+from .errors import ClusterBroken, ClusterError, ClusterNotFound, NotAuthorized, StaleHandle, StoreConflict, StoreError
+from .process import Identity, is_here
 from .record import ClusterState, Record
-from .store import Store
+from .store import Store, open_store
 
-__all__ = ["TASK", "find_record", "forget", "log_path", "read_record", "secret_of", "tail_of", "update"]
+if TYPE_CHECKING:
+    from .handle import ClusterHandle
+
+__all__ = [
+    "TASK",
+    "find_record",
+    "forget",
+    "log_path",
+    "read_record",
+    "require_here",
+    "resolve",
+    "secret_of",
+    "tail_of",
+    "update",
+]
 
 #: Name of the task socket in an incarnation's folder.
 TASK = "task"
@@ -48,6 +67,47 @@ def read_record(store: Store, name: str) -> Record:
     return found[0]
 
 
+def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store | None) -> tuple[Store, Record]:
+    """Find a cluster given by name, handle, dict or JSON.
+
+    Returns
+    -------
+    tuple
+        Its store and its record.
+
+    Raises
+    ------
+    ClusterNotFound
+        There is no such record.
+    StaleHandle
+        The handle is of another incarnation.
+    ClusterError
+        The handle is of a newer schema.
+    TypeError
+        It is given in none of these forms.
+    """
+    # A handle is told by its method, so that its class and the model library need not be loaded here.
+    dump = getattr(cluster, "model_dump", None)
+    text: object = cluster if dump is None else dump()
+    if isinstance(text, str) and text.lstrip().startswith("{"):
+        text = json.loads(text)
+    if isinstance(text, str):
+        opened = store if store is not None and not isinstance(store, str) else open_store(store)
+        return opened, read_record(opened, text)
+    if not isinstance(text, dict):
+        raise TypeError(f"a cluster is given by name, handle, dict or JSON, not by {type(cluster).__name__}")
+    if text.get("schema") != 1:
+        raise ClusterError(f"a handle of schema {text.get('schema')!r} cannot be read by this version: it reads 1")
+    opened = store if store is not None and not isinstance(store, str) else open_store(store or text["store"])
+    record = read_record(opened, text["name"])
+    if record.uid != text["uid"]:
+        raise StaleHandle(
+            f"the handle is of cluster {text['name']!r} #{text['incarnation']}, which is over; "
+            f"that name now belongs to #{record.incarnation} ({record.state})"
+        )
+    return opened, record
+
+
 def update(store: Store, tag: str, change: Callable[[Record], Record | None]) -> Record | None:
     """Change the record of exactly one incarnation, whoever else writes.
 
@@ -69,6 +129,19 @@ def update(store: Store, tag: str, change: Callable[[Record], Record | None]) ->
         with suppress(StoreConflict):
             store.swap("record", changed.name, changed.to_dict(), found[1])
             return changed
+
+
+def require_here(record: Record) -> None:
+    """Raise ClusterBroken when the incarnation's sockets certainly cannot be reached from this process.
+
+    They belong to the machine on which its nanny runs.
+    """
+    nanny = record.jobs[0].nanny if record.jobs else None
+    if nanny is not None and not is_here(Identity.from_dict(nanny)):
+        where = Identity.from_dict(nanny).host
+        raise ClusterBroken(
+            f"{record.title} runs on host {where!r} and cannot be reached from {socket.gethostname()!r}"
+        )
 
 
 def secret_of(store: Store, record: Record) -> str:
@@ -95,15 +168,14 @@ def secret_of(store: Store, record: Record) -> str:
 
 def forget(store: Store, tag: str, folder: str) -> None:
     """Remove an incarnation's secret and folder; what is gone already is no error."""
-    name, incarnation, _ = tag.split("/")
+    name, incarnation, uid = tag.split("/")
     key = f"{name}.{incarnation}"
     with suppress(StoreConflict):
         document = store.read("secret", key)
         if document is not None:
             store.delete("secret", key, document.version)
     shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):
-        os.rmdir(os.path.dirname(folder))
+    shutil.rmtree(segments.folder_of(uid), ignore_errors=True)
 
 
 def log_path(folder: str, part: str) -> str:

@@ -9,7 +9,7 @@ keeps at most two chunks with an engine.
 
 ::
 
-    half: | chunk u32 | begun u32 | finished u32 | used u32 | entries ... |
+    half: | chunk u32 | begun u32 | finished u32 | entries ... |
     entry: | status u8 | size u32 | payload |       size 0xffffffff: too large, was sent at once
 """
 
@@ -24,7 +24,8 @@ __all__ = ["Finished", "Journal", "Progress"]
 #: Bytes of one half. Larger results are sent at once and not kept here.
 HALF_BYTES = 256 * 1024
 
-_HEAD = struct.Struct("<IIII")
+_HEAD = struct.Struct("<III")
+_COUNTS = struct.Struct("<II")
 _COUNT = struct.Struct("<I")
 _ENTRY = struct.Struct("<BI")
 _TOO_LARGE = 0xFFFFFFFF
@@ -57,14 +58,16 @@ class Journal:
         self._used = 0
         self._finished = 0
         for half in (0, HALF_BYTES):
-            _HEAD.pack_into(self._map, half, _NO_CHUNK, 0, 0, 0)
+            _HEAD.pack_into(self._map, half, _NO_CHUNK, 0, 0)
 
     def open_chunk(self, chunk: int) -> None:
         """Begin a chunk."""
         self._base = HALF_BYTES * (chunk % 2)
         self._used = _HEAD.size
         self._finished = 0
-        _HEAD.pack_into(self._map, self._base, chunk, 0, 0, self._used)
+        # The number is written last: a half that is read in between must not say that tasks of this chunk had begun.
+        _COUNTS.pack_into(self._map, self._base + _COUNT.size, 0, 0)
+        _COUNT.pack_into(self._map, self._base, chunk)
 
     def begin(self, index: int) -> None:
         """Note that task `index` of the chunk begins."""
@@ -93,7 +96,7 @@ class Journal:
         """Return what the chunks in both halves had come to, older chunk first."""
         found = []
         for base in (0, HALF_BYTES):
-            chunk, begun, finished, _ = _HEAD.unpack_from(self._map, base)
+            chunk, begun, finished = _HEAD.unpack_from(self._map, base)
             if chunk == _NO_CHUNK:
                 continue
             at, entries = base + _HEAD.size, []

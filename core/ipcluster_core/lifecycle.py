@@ -1,11 +1,11 @@
-"""What happens to a cluster and its engines: pure state, events in, actions out, the clock passed in.
+r"""What happens to a cluster and its engines: pure state, events in, actions out, the clock passed in.
 
 A cluster: ``creating -> running -> ending -> ended``. An engine::
 
     starting --up--> up --scaled down--> retiring --idle, or late--> stopping --dead--> (removed)
-       |  \\           |                                                 ^
+       |  \            |                                                 ^
        |   died        died                                             | scaled down
-       |      \\      /                                                  |
+       |      \       /                                                 |
        |       waiting  --pause over--> starting      (same id, next incarnation)
        +-- died `START_TRIES` times in a row without ever being up --> failed
 """
@@ -80,6 +80,11 @@ def decide_creation(
         Whether the process that began to create it lives; None when that is not recorded.
     if_exists
         What the user wants when there is a living cluster.
+
+    Returns
+    -------
+    Creation
+        The next step.
     """
     if state in (None, "ended"):
         return Creation.START
@@ -123,6 +128,7 @@ class Engine:
     since: float = 0.0
     pid: int | None = None
     quick_deaths: int = 0
+    failed_starts: int = 0
     cause: str = ""
     tail: str = ""
 
@@ -209,6 +215,7 @@ class ClusterLife:
     alone_since: float | None = None
     _awaiting_load: bool = False
     _asked_to_retire: Counter[str] = field(default_factory=Counter)
+    _starts: Counter[int] = field(default_factory=Counter)
 
     # events
 
@@ -218,23 +225,26 @@ class ClusterLife:
             yield from self._fit(name, now)
         yield from self._maybe_ready(now)
 
-    def engine_started(self, engine: int, pid: int) -> None:
-        """Note the process of an engine."""
-        if engine in self.engines:
-            self.engines[engine].pid = pid
+    def engine_started(self, engine: int, pid: int, incarnation: int | None = None) -> None:
+        """Note the process of an engine (of that incarnation, if one is named)."""
+        found = self.engines.get(engine)
+        if found is not None and incarnation in (None, found.incarnation):
+            found.pid = pid
 
     def engine_up(self, engine: int, incarnation: int, now: float) -> Iterator[Action]:
         """Note that an engine has registered with the broker."""
         found = self.engines.get(engine)
         if found is not None and found.incarnation == incarnation and found.state is EngineState.STARTING:
-            found.state, found.since = EngineState.UP, now
+            found.state, found.since, found.failed_starts = EngineState.UP, now, 0
             yield from self._maybe_ready(now)
             yield from self._fit(found.set, now)
 
-    def engine_died(self, engine: int, cause: str, tail: str, now: float) -> Iterator[Action]:
-        """Decide what follows from the end of an engine's process."""
+    def engine_died(
+        self, engine: int, cause: str, tail: str, now: float, *, incarnation: int | None = None
+    ) -> Iterator[Action]:
+        """Decide what follows from the end of an engine's process (of that incarnation, if one is named)."""
         found = self.engines.get(engine)
-        if found is None or self.over:
+        if found is None or self.over or incarnation not in (None, found.incarnation):
             return
         found.pid, found.cause, found.tail = None, cause, tail
         if found.state in (EngineState.STOPPING, EngineState.RETIRING):
@@ -244,12 +254,14 @@ class ClusterLife:
         was_up = found.state is EngineState.UP
         steady = was_up and now - found.since >= STEADY_SECONDS
         found.quick_deaths = 0 if steady else found.quick_deaths + 1
-        if not was_up and found.quick_deaths >= START_TRIES:
+        found.failed_starts += not was_up
+        found.state, found.since = EngineState.WAITING, now
+        if found.failed_starts >= START_TRIES:
             found.state = EngineState.FAILED
             yield DropEngine(engine, self._expected())
             yield from self._maybe_hopeless()
-            return
-        found.state, found.since = EngineState.WAITING, now
+        # It may have been one too many: then it is not started again.
+        yield from self._fit(found.set, now)
         yield from self.tick(now)
 
     def scale(self, name: str, n: int, now: float) -> Iterator[Action]:
@@ -257,7 +269,10 @@ class ClusterLife:
         self.sets[name] = n
         for engine in [e for e in self.engines.values() if e.set == name and e.state is EngineState.FAILED]:
             del self.engines[engine.id]
+        # Who wants fewer before the cluster is ready does not wait for more.
+        self.at_least = min(self.at_least, sum(self.sets.values()))
         yield from self._fit(name, now)
+        yield from self._maybe_ready(now)
 
     def engines_retired(self, name: str, asked: int, engines: list[int], now: float) -> Iterator[Action]:
         """Note which engines of a set the broker chose, when `asked` of them were to retire."""
@@ -298,9 +313,7 @@ class ClusterLife:
             return
         for engine in list(self.engines.values()):
             if engine.state is EngineState.WAITING and now >= engine.since + self._pause(engine):
-                engine.state, engine.since = EngineState.STARTING, now
-                engine.incarnation += 1
-                yield StartEngine(engine.id, engine.incarnation, engine.set)
+                yield self._start(engine, now)
             elif engine.state is EngineState.RETIRING and now >= engine.since + DRAIN_SECONDS:
                 engine.state, engine.since = EngineState.STOPPING, now
                 yield StopEngine(engine.id, late=True)
@@ -361,9 +374,9 @@ class ClusterLife:
         mine = [e for e in self.engines.values() if e.set == name and e.state in _COUNTED]
         excess = len(mine) - self._asked_to_retire[name] - self.sets[name]
         for _ in range(-excess):
-            engine = Engine(self._free_id(), name, since=now)
+            engine = Engine(self._free_id(), name)
             self.engines[engine.id] = engine
-            yield StartEngine(engine.id, engine.incarnation, name)
+            yield self._start(engine, now)
         # Those that do no work go first: given up or waiting ones at once, then the broker's choice of those up.
         for engine in sorted(mine, key=lambda e: -e.id):
             if excess > 0 and engine.state in (EngineState.WAITING, EngineState.FAILED):
@@ -377,6 +390,13 @@ class ClusterLife:
         if count > 0:
             self._asked_to_retire[name] += count
             yield RetireEngines(name, up, count)
+
+    def _start(self, engine: Engine, now: float) -> StartEngine:
+        # An id that is used again goes on counting: what is still said of its former engine is not taken for this one.
+        engine.incarnation = self._starts[engine.id]
+        self._starts[engine.id] += 1
+        engine.state, engine.since = EngineState.STARTING, now
+        return StartEngine(engine.id, engine.incarnation, engine.set)
 
     def _free_id(self) -> int:
         candidate = 0

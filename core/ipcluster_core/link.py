@@ -14,6 +14,9 @@ __all__ = ["Link", "endpoint", "link_pair"]
 #: Longest path that fits a sockaddr_un with its final NUL, less what zmq may add (unix(7)).
 _LONGEST = 100
 
+#: Seconds that a partner may take to accept a message.
+_PATIENCE = 10.0
+
 _HEADER = struct.Struct("<II")
 
 
@@ -22,6 +25,11 @@ def endpoint(folder: str, name: str) -> tuple[str, int | None]:
 
     A path too long for a socket address is reached through the folder's descriptor, so sockets need no short
     temporary folder.
+
+    Returns
+    -------
+    tuple
+        Endpoint, and descriptor or None.
     """
     path = os.path.join(folder, name)
     if len(os.fsencode(path)) <= _LONGEST:
@@ -37,6 +45,7 @@ class Link:
     """
 
     def __init__(self, end: socket.socket) -> None:
+        end.settimeout(_PATIENCE)
         self._socket = end
         self._received = bytearray()
 
@@ -45,16 +54,27 @@ class Link:
         return self._socket.fileno()
 
     def send(self, message: Mapping[str, Any], blob: bytes = b"") -> bool:
-        """Send a message; return False when the partner is gone."""
+        """Send a message; return False when the partner is gone, or takes nothing for `_PATIENCE` seconds.
+
+        One that takes nothing is cut off: half a message may have gone, and nobody may wait for a frozen process.
+        """
         text = json.dumps(message, separators=(",", ":")).encode()
         try:
             self._socket.sendall(_HEADER.pack(len(text), len(blob)) + text + blob)
-        except (BrokenPipeError, ConnectionResetError):
+        except TimeoutError:
+            self._socket.shutdown(socket.SHUT_RDWR)
+            return False
+        except OSError:
             return False
         return True
 
     def receive(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Read once and yield the messages that are complete.
+
+        Yields
+        ------
+        tuple
+            A message and its bytes.
 
         Raises
         ------

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from . import ending
 from ._sync import synced
-from .client import resolve
 from .ending import TeardownReport
 from .errors import ClusterNotFound, StaleHandle, StoreError
-from .incarnation import find_record
+from .incarnation import find_record, resolve
 from .record import ClusterState
 from .store import Store, open_store
 

@@ -40,6 +40,7 @@ from .journal import Journal
 from .link import Link, link_pair
 from .process import Identity, describe_exit, end_all, identify, liveness
 from .record import ClusterState, Ended, Job, Liveness, Record, title_of, utc_now
+from .segments import folder_of
 from .store import open_store
 
 __all__ = ["Nanny", "main"]
@@ -100,7 +101,9 @@ class Nanny:
         wake_fd, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, lambda *_: None)
+            signal.signal(signum, _wake_only)
+        with suppress(OSError):  # without it, large buffers travel in the messages
+            os.mkdir(folder_of(self._tag.rpartition("/")[2]), 0o700)
         self._fork_head()
         try:
             self._watch(wake_fd)
@@ -234,7 +237,7 @@ class Nanny:
                 os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
             process.reset_signals()
-            atexit._clear()  # noqa: SLF001 - what the nanny registered is not the child's to do
+            atexit._clear()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - what the nanny registered is not the child's to do
             process.close_all_but(kept)
             redirect(log)
             role()
@@ -246,7 +249,7 @@ class Nanny:
             logger.exception("this process fails")
         finally:
             with suppress(BaseException):
-                atexit._run_exitfuncs()  # noqa: SLF001 - os._exit runs none, and users' hooks count on it
+                atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - os._exit runs none, and users' hooks count on it
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
@@ -261,7 +264,7 @@ class Nanny:
 
         child = self._fork("engine", role, (), engine)
         child.incarnation, child.journal = incarnation, journal
-        self._links["controller"].send({"event": "started", "engine": engine, "pid": child.pid})
+        self._links["controller"].send({"event": "started", "engine": engine, "incarnation": incarnation, "pid": child.pid})
 
     def _engines(self, ids: Iterable[int] | None = None) -> list[_Child]:
         wanted = None if ids is None else set(ids)
@@ -358,6 +361,10 @@ class Nanny:
             lambda record: record.with_state(ClusterState.ENDED, ended=ended),
         )
         forget(self._store, self._tag, self._folder)
+
+
+def _wake_only(signum: int, frame: object) -> None:
+    """Let the wake-up pipe tell of the signal, and nothing else."""
 
 
 def _preload(module: str) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "die_with_parent",
     "end_all",
     "identify",
+    "is_here",
     "liveness",
     "own_subreaper",
     "reset_signals",
@@ -89,6 +90,11 @@ def _stat(pid: int) -> tuple[str, int, int] | None:
 def identify(pid: int | None = None) -> Identity:
     """Return the identity of a process of this host (default: this one).
 
+    Returns
+    -------
+    Identity
+        Also of a zombie.
+
     Raises
     ------
     ProcessLookupError
@@ -99,6 +105,11 @@ def identify(pid: int | None = None) -> Identity:
     if stat is None:
         raise ProcessLookupError(f"no process with pid {pid}")
     return Identity(*_here(), pid, stat[2])
+
+
+def is_here(who: Identity) -> bool:
+    """Tell whether a process runs, or ran, on this machine since it was last started."""
+    return who.boot == _here()[1]
 
 
 def liveness(who: Identity) -> Liveness:
@@ -115,19 +126,24 @@ def liveness(who: Identity) -> Liveness:
 
 
 def send_signal(who: Identity, signum: int) -> bool:
-    """Signal that very process; return False when it is gone or cannot be told to be the same.
+    """Signal that very process.
 
     The pidfd is opened before the identity is checked, so the check holds for what is signalled.
+
+    Returns
+    -------
+    bool
+        False when it is gone, cannot be told to be the same, or may not be signalled (another user's).
     """
     try:
         pidfd = os.pidfd_open(who.pid)
-    except (ProcessLookupError, OSError):
+    except OSError:
         return False
     try:
         if liveness(who) is not Liveness.ALIVE:
             return False
         signal.pidfd_send_signal(pidfd, signum)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
         return False
     finally:
         os.close(pidfd)
@@ -138,20 +154,29 @@ def wait_gone(processes: Iterable[Identity], timeout: float) -> list[Identity]:
     """Wait until the processes are gone; return those that were not within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     left = [who for who in processes if liveness(who) is Liveness.ALIVE]
-    while left:
-        fds: list[int] = []
-        with suppress(OSError):
-            fds.append(os.pidfd_open(left[0].pid))
-        remaining = deadline - time.monotonic()
-        # A pidfd becomes readable at exit, also for a zombie that its parent has not reaped (pidfd_open(2)).
-        if fds and remaining > 0:
-            select.select(fds, [], [], remaining)
-        for fd in fds:
-            os.close(fd)
+    while left and (remaining := deadline - time.monotonic()) > 0:
+        _wait_exit(left[0], remaining)
         left = [who for who in left if liveness(who) is Liveness.ALIVE]
-        if remaining <= 0:
-            break
     return left
+
+
+def _wait_exit(who: Identity, timeout: float) -> None:
+    """Wait until a process ends; or less, when it cannot be waited for."""
+    try:
+        pidfd = os.pidfd_open(who.pid)
+    except ProcessLookupError:
+        return
+    except OSError:  # no descriptor is to be had: whoever calls looks again
+        time.sleep(min(timeout, 0.01))
+        return
+    try:
+        # A pidfd becomes readable at exit, also for a zombie that its parent has not reaped (pidfd_open(2)).
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        if liveness(who) is Liveness.ALIVE:  # else the pid may have gone to another before it was opened
+            poller.poll(timeout * 1000)
+    finally:
+        os.close(pidfd)
 
 
 def _pids() -> Iterator[int]:
@@ -165,17 +190,22 @@ def tagged(tag: str) -> list[int]:
 
     Forked children count too: they share their parent's initial environment block. Processes of other
     users cannot be read and are left out; zombies have no environment.
+
+    Returns
+    -------
+    list of int
+        This process may be among them.
     """
-    needle = f"{TAG_VARIABLE}={tag}".encode()
-    found = []
-    for pid in _pids():
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                if needle in file.read().split(b"\0"):
-                    found.append(pid)
-        except OSError:
-            continue
-    return found
+    variable = f"{TAG_VARIABLE}={tag}".encode()
+    return [pid for pid in _pids() if variable in _environment(pid)]
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
 
 
 def children(parent: int) -> list[int]:
@@ -215,14 +245,7 @@ def end_all(
     signalled: set[Identity] = set()
     while True:
         now = time.monotonic()
-        alive: list[Identity] = []
-        for pid in find():
-            if pid == os.getpid():
-                continue
-            with suppress(ProcessLookupError):
-                who = identify(pid)
-                if liveness(who) is Liveness.ALIVE:
-                    alive.append(who)
+        alive = _alive(find())
         if not alive or now - start > timeout:
             return alive
         late = now - start >= grace
@@ -232,8 +255,18 @@ def end_all(
             elif who not in signalled:
                 send_signal(who, signum)
                 signalled.add(who)
-        until = start + timeout if late else start + grace
+        until = start + (timeout if late else min(grace, timeout))
         wait_gone(alive, max(0.001, min(0.1 if late else grace, until - now)))
+
+
+def _alive(pids: Iterable[int]) -> list[Identity]:
+    found = []
+    for pid in set(pids) - {os.getpid()}:
+        with suppress(ProcessLookupError):
+            who = identify(pid)
+            if liveness(who) is Liveness.ALIVE:
+                found.append(who)
+    return found
 
 
 def _prctl(option: int, value: int) -> None:

@@ -37,6 +37,23 @@ NAME_RULE = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
 _NAME = re.compile(NAME_RULE)
 
+#: What stands in a record's plain data; a record that is otherwise is damaged.
+_TYPES = {
+    "name": str,
+    "incarnation": int,
+    "uid": str,
+    "backend": str,
+    "launcher": str,
+    "created": str,
+    "spec": dict,
+    "sets": dict,
+    "labels": dict,
+    "creator": dict | None,
+    "folder": str,
+    "claims": dict,
+    "claims_taken": int,
+}
+
 
 class ClusterState(enum.StrEnum):
     """Where a cluster is in its life. BROKEN is computed, never stored: record and reality disagree."""
@@ -79,6 +96,12 @@ def check_name(name: str) -> str:
             "with a letter or digit first and last"
         )
     return name
+
+
+def _check_types(data: Mapping[str, Any]) -> None:
+    for key, kind in _TYPES.items():
+        if key in data and not isinstance(data[key], kind):
+            raise TypeError(f"{key} is {data[key]!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +168,11 @@ class Record:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild from the store's data.
 
+        Returns
+        -------
+        Record
+            Equal to the one that wrote the data.
+
         Raises
         ------
         StoreError
@@ -158,6 +186,7 @@ class Record:
                 "use the version of ipcluster-core that wrote it, or a newer one"
             )
         try:
+            _check_types(data)
             jobs = tuple(Job(str(j["launcher"]), dict(j["reference"]), j.get("nanny")) for j in data["jobs"])
             ended = None if data["ended"] is None else Ended(**data["ended"])
             return cls(**{**data, "state": ClusterState(data["state"]), "jobs": jobs, "ended": ended})
@@ -179,6 +208,11 @@ class Record:
 
     def require_living(self) -> Self:
         """Return this record if the cluster is not ending or ended.
+
+        Returns
+        -------
+        Record
+            This one.
 
         Raises
         ------

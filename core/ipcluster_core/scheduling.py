@@ -191,6 +191,10 @@ class Scheduler:
         work.arrival = self._arrivals
         self._queue(work).append(Slice(work, 0, work.count))
 
+    def has_work(self, client: Hashable) -> bool:
+        """Tell whether any task of a client is not settled."""
+        return client in self._works
+
     def engine_up(self, engine: int) -> None:
         """Seat an engine that can take work."""
         self._seats[engine] = _Seat()
@@ -415,7 +419,7 @@ class Scheduler:
         return None
 
     def _cut(self, piece: Slice) -> Slice | None:
-        """Return a chunk off the front of a slice. Cancelled tasks are holes: begin behind one, end before the next."""
+        """Return a chunk off the front of a slice: from behind the first hole (a cancelled task) up to the next."""
         work = piece.work
         start = work.state.find(_QUEUED, piece.start, piece.stop)
         if start < 0:

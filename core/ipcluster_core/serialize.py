@@ -14,7 +14,7 @@ import pickle
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -49,7 +49,9 @@ _OURS = frozenset({"ipcluster_core", "prefect_ipcluster", "airflow_ipcluster"})
 
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 
-_lock = threading.Lock()
+# Reentrant: pickling an object may pickle others. A fork must not copy it while another thread holds it.
+_lock = threading.RLock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def _is_project_module(name: str, module: ModuleType | None) -> bool:
@@ -63,7 +65,7 @@ def _is_project_module(name: str, module: ModuleType | None) -> bool:
 
 
 @contextmanager
-def _by_value() -> Iterator[ModuleType]:
+def _by_value() -> Generator[ModuleType]:
     """Give cloudpickle, set to ship the project's modules by value; its settings are restored."""
     import cloudpickle
 
@@ -96,12 +98,17 @@ def _dump_by_value(value: object, out_of_band: Callable[[pickle.PickleBuffer], b
 def dump(value: object, buffers: list[memoryview]) -> bytes:
     """Pickle a value; large buffers in it are appended to `buffers` instead of being copied.
 
+    Returns
+    -------
+    bytes
+        The pickle.
+
     Raises
     ------
     Exception
         Whatever pickling the value raises.
     """
-    kind = type(value)
+    kind, before = type(value), len(buffers)
     if kind in _PLAIN:
         return pickle.dumps(value, 5)
 
@@ -118,11 +125,11 @@ def dump(value: object, buffers: list[memoryview]) -> bytes:
         data = None
     if data is not None and _NAMES_SOMETHING not in data:
         return data
-    del buffers[:]
+    del buffers[before:]
     return _dump_by_value(value, out_of_band)
 
 
-def load(data: bytes | bytearray | memoryview, buffers: Sequence[Any] = ()) -> Any:
+def load(data: bytes | bytearray | memoryview, buffers: Sequence[Any] = ()) -> Any:  # noqa: ANN401 - anything it is
     """Unpickle a value. Call it only with data of an authenticated partner."""
     return pickle.loads(data, buffers=buffers)
 
@@ -138,6 +145,11 @@ def dump_function(function: Callable[..., Any]) -> tuple[bytes, bytes]:
     """Pickle a function; return its hash (16 bytes) and its pickle.
 
     A function of the user's project, a lambda or a closure is pickled by value, any other by name.
+
+    Returns
+    -------
+    tuple
+        Hash and pickle.
     """
     name = getattr(function, "__module__", None) or "__main__"
     data = None
@@ -146,8 +158,9 @@ def dump_function(function: Callable[..., Any]) -> tuple[bytes, bytes]:
             data = pickle.dumps(function, 5)
         except Exception:  # noqa: BLE001 - no name to find it by: a lambda, a closure; it goes by value
             data = None
-    # A partial or a bound method may name things of the project although its own type is installed.
-    if data is None or not hasattr(function, "__qualname__"):
+    # A partial or a bound method may hold things of the project although its own type is installed.
+    holds = getattr(function, "__self__", None)
+    if data is None or not hasattr(function, "__qualname__") or not isinstance(holds, ModuleType | None):
         data = _dump_by_value(function, None)
     return hashlib.blake2b(data, digest_size=16).digest(), data
 
@@ -175,6 +188,11 @@ def dump_exception(error: BaseException) -> bytes:
     """Pickle an exception so that it arrives whatever it is.
 
     The object travels only if it was rebuilt here from its pickle; type name, message and traceback always do.
+
+    Returns
+    -------
+    bytes
+        What `load_exception` reads.
     """
     message, text = _describe(error)
     kind = type(error)
@@ -200,5 +218,6 @@ def load_exception(data: bytes | bytearray | memoryview) -> BaseException:
             error = None
     if not isinstance(error, BaseException):
         error = TaskError(f"{name}: {message}", name)
-    error.__cause__ = RemoteTraceback(text)
+    # Past the class's own __setattr__, which may refuse (a frozen dataclass does).
+    BaseException.__setattr__(error, "__cause__", RemoteTraceback(text))
     return error

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self, TypedDict
+from typing import Annotated, Literal, Self, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, field_validator, model_validator
 
 __all__ = ["ClusterSpec", "EngineSpec", "SpecFields"]
 
 #: Seconds without work after which a cluster ends, unless the spec says otherwise.
 DEFAULT_IDLE_TIMEOUT = 1800.0
+
+#: A limit in seconds; "never" is None, not infinity.
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class EngineSpec(BaseModel):
@@ -18,7 +21,7 @@ class EngineSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     n: NonNegativeInt = Field(description="How many engines.")
-    kind: Literal["process"] = Field("process", description="What an engine is: an ordinary process.")
+    kind: Literal["process"] = Field(default="process", description="What an engine is: an ordinary process.")
 
 
 class ClusterSpec(BaseModel):
@@ -34,16 +37,16 @@ class ClusterSpec(BaseModel):
     at_least: NonNegativeInt | None = Field(
         default=None, description="Engines that must be up before the cluster counts as ready; None means all."
     )
-    backend: str = Field("native", description="What runs the tasks: name of a backend.")
-    launcher: str = Field("local", description="Where the processes run: name of a launcher.")
-    idle_timeout: PositiveFloat | None = Field(
+    backend: str = Field(default="native", description="What runs the tasks: name of a backend.")
+    launcher: str = Field(default="local", description="Where the processes run: name of a launcher.")
+    idle_timeout: Seconds | None = Field(
         default=DEFAULT_IDLE_TIMEOUT,
         description="Seconds with nothing queued, running or starting after which the cluster ends; None means never.",
     )
-    lifetime: PositiveFloat | None = Field(
+    lifetime: Seconds | None = Field(
         default=None, description="Seconds from ready after which the cluster ends in any case; None means no limit."
     )
-    no_client_timeout: PositiveFloat | None = Field(
+    no_client_timeout: Seconds | None = Field(
         default=None,
         description="Seconds without any connected client after which the cluster ends; None means no limit.",
     )
@@ -60,6 +63,14 @@ class ClusterSpec(BaseModel):
     def _no_nul(cls, value: dict[str, str]) -> dict[str, str]:
         if any("\0" in key or "\0" in text for key, text in value.items()):
             raise ValueError("names and values must not hold a NUL character")
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _names_of_variables(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not name or "=" in name:
+                raise ValueError(f"{name!r} cannot name an environment variable")
         return value
 
     @model_validator(mode="after")

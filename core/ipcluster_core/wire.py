@@ -9,7 +9,7 @@
       | <---------------- Results |<------------------- Done  |   any number of them a chunk
       | Cancel ------------------>|                           |
       | <-------------- Cancelled |                           |
-      | Ask --------------------->|-- Stop ------------------>|
+      | Ask --------------------->|                           |
       | <----------------- Answer |                           |
       | <------- End  (cluster is over, and why)              |
 
@@ -63,9 +63,8 @@ class Kind(enum.IntEnum):
     CANCELLED = 10
     ASK = 11
     ANSWER = 12
-    STOP = 13
-    BYE = 14
-    END = 15
+    BYE = 13
+    END = 14
 
 
 class Status(enum.IntEnum):
@@ -117,9 +116,20 @@ def _unpack(header: struct.Struct, frames: Sequence[Buffer], least: int) -> tupl
     return header.unpack(frames[0])
 
 
+def _json_object(frame: Buffer) -> dict[str, Any]:
+    try:
+        match json.loads(bytes(frame)):
+            case dict(data):
+                return data
+            case _:
+                raise ValueError("not a JSON object")
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message that is one JSON object: hello, welcome, refused, ask, answer, stop, bye, end."""
+    """A message that is one JSON object: hello, welcome, refused, ask, answer, bye, end."""
 
     kind: Kind
     data: Mapping[str, Any]
@@ -131,10 +141,8 @@ class Notice:
     @classmethod
     def decode(cls, frames: Sequence[Buffer]) -> Notice:
         """Read the frames; ValueError if they are malformed."""
-        data = json.loads(bytes(frames[0][1:]))
-        if not isinstance(data, dict):
-            raise ValueError("not a JSON object")
-        return cls(kind_of(frames), data)
+        kind = kind_of(frames)
+        return cls(kind, _json_object(frames[0][1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +189,8 @@ class Submit:
     def decode(cls, frames: Sequence[Buffer]) -> Submit:
         """Read the frames; ValueError if they are malformed."""
         _, base, count, function = _unpack(_SUBMIT, frames, 4)
-        options = json.loads(bytes(frames[3])) if len(frames[3]) else None
-        if count == 0 or (len(frames) > 4 and count != 1) or not isinstance(options, dict | None):
+        options = _json_object(frames[3]) if len(frames[3]) else None
+        if count == 0 or (len(frames) > 4 and count != 1):
             raise ValueError("malformed submit")
         return cls(base, count, function, frames[1], frames[2], options, frames[4:])
 

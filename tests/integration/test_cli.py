@@ -138,11 +138,10 @@ def test_ctrl_c_in_create_is_exit_code_130_and_leaves_nothing() -> None:
 
 
 def _folder_with_slow_module() -> str:
-    folder = os.path.join(open_store().url.partition(":")[2] + "-modules")
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "antigravity_wait.py"), "w") as file:
-        file.write("import time\ntime.sleep(60)\n")
-    return folder
+    folder = steps.store_folder().with_name("modules")
+    folder.mkdir()
+    (folder / "antigravity_wait.py").write_text("import time\ntime.sleep(60)\n")
+    return str(folder)
 
 
 def test_on_a_terminal_teardown_asks_first() -> None:

@@ -40,7 +40,7 @@ def die(log: str, how: str) -> None:
     """Leave a line in a file, say some last words, and go."""
     with Path(log).open("a") as file:
         file.write("begun\n")
-    print("these are my last words")
+    print("these are my last words")  # noqa: T201 - they are what is looked for
     if how == "exit":
         os._exit(3)
     if how == "segfault":
@@ -79,9 +79,8 @@ def test_a_task_that_kills_its_engine_fails_alone(cluster: Cluster, tmp_path: Pa
 def test_a_lost_task_is_tried_again_as_often_as_asked(cluster: Cluster, tmp_path: Path) -> None:
     """`retries=2` gives three attempts."""
     log = tmp_path / "log"
-    with Client.connect("mortal") as client:
-        with pytest.raises(errors.EngineLost):
-            client.options(retries=2).submit(die, str(log), "kill").result(20)
+    with Client.connect("mortal") as client, pytest.raises(errors.EngineLost):
+        client.options(retries=2).submit(die, str(log), "kill").result(20)
 
     assert log.read_text() == "begun\n" * 3
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -27,8 +28,7 @@ def test_create_twice_with_attach_gives_one_cluster() -> None:
 
 
 def _command(pid: int) -> str:
-    with open(f"/proc/{pid}/cmdline") as file:
-        return file.read()
+    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def test_create_of_a_living_name_is_refused_and_says_who_made_it() -> None:
@@ -152,15 +152,15 @@ def test_a_create_killed_before_anything_started_is_shown_as_broken() -> None:
     assert ClusterManager().list_sync() == []
 
 
-def test_create_that_cannot_start_leaves_nothing_and_says_why(tmp_path: pytest.TempPathFactory) -> None:
+def test_create_that_cannot_start_leaves_nothing_and_says_why() -> None:
     """A missing interpreter, one without the package, and a module that cannot be preloaded."""
-    with pytest.raises(errors.LaunchError, match="cannot be run: No such file"):
+    with pytest.raises(errors.LaunchError, match=r"cannot be run: No such file"):
         Cluster.create_sync("bad", python="/nonexistent/python")
-    with pytest.raises(errors.LaunchError, match="(?s)ended before it was ready.*No module named"):
+    with pytest.raises(errors.LaunchError, match=r"(?s)ended before it was ready.*No module named"):
         Cluster.create_sync("bad", preload=["no_such_module"])
 
     assert steps.living("bad") == []
-    assert steps.files_of_store() == {f"records/bad/{open_store().read('record', 'bad').version}"}
+    assert [path.rpartition("/")[0] for path in steps.files_of_store()] == ["records/bad"]
     good = Cluster.create_sync("bad", n=1)
     assert good.teardown_sync().outcome == "ended"
 

@@ -116,14 +116,14 @@ def test_the_cluster_holds_nothing_of_its_creator() -> None:
         )
         assert int(status["SigBlk"], 16) == 0
         assert os.getsid(pid) == nanny
-        assert {os.path.basename(os.readlink(f"/proc/{pid}/fd/{fd}")).partition("-")[0] for fd in (1, 2)} <= {
+        assert {Path(f"/proc/{pid}/fd/{fd}").readlink().name.partition("-")[0] for fd in (1, 2)} <= {
             "nanny.log",
             "controller.log",
             "broker.log",
             "engine",
         }
-        assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
-    assert steps.ctl("run", "free", "os:getcwd").stdout.strip() == os.getcwd()
+        assert Path(f"/proc/{pid}/fd/0").readlink() == Path("/dev/null")
+    assert steps.ctl("run", "free", "os:getcwd").stdout.strip() == str(Path.cwd())
     assert steps.ctl("teardown", "free").returncode == 0
 
 
@@ -148,9 +148,9 @@ def test_lifetime_and_no_client_end_a_cluster() -> None:
         client.shutdown(wait=False)
     steps.wait_until(lambda: not steps.living("mayfly") and not steps.living("lonely"))
 
-    with pytest.raises(errors.ClusterEnded, match="lifetime of 0.5 s is over"):
+    with pytest.raises(errors.ClusterEnded, match=r"lifetime of 0.5 s is over"):
         Client.connect("mayfly")
-    with pytest.raises(errors.ClusterEnded, match="no client was connected for 0.5 s"):
+    with pytest.raises(errors.ClusterEnded, match=r"no client was connected for 0.5 s"):
         Client.connect("lonely")
 
 

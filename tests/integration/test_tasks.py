@@ -15,6 +15,7 @@ import pytest
 
 import steps
 from ipcluster_core import Client, Cluster, errors
+from ipcluster_core.segments import folder_of
 
 
 @pytest.fixture
@@ -57,6 +58,61 @@ def test_a_large_array_goes_and_comes_back_equal(client: Client) -> None:
     assert back[0] == 0.0
 
 
+def test_large_arrays_are_handed_over_in_segments_that_are_used_again(client: Client) -> None:
+    """Ten arrays there and back take the segments of one; none is left."""
+    folder = Path(folder_of(steps.record_of("work").uid))
+    array = np.ones(1_000_000)
+    for n in range(10):
+        assert client.submit(np.add, array, n).result(20)[-1] == 1.0 + n
+
+    names = [path.name for path in folder.iterdir()]
+    assert sorted({name.partition("-")[0][0] for name in names}) == ["c", "e"]
+    assert len(names) <= 3  # the client's, and one of each engine that has had a task
+    assert client.run(np.sum, array) == {0: 1e6, 1: 1e6}
+    client.shutdown()
+    steps.wait_until(lambda: all(path.name.startswith("e") for path in folder.iterdir()))
+
+
+def test_what_a_killed_client_has_shared_is_kept_for_its_tasks_and_then_removed(client: Client, tmp_path: Path) -> None:
+    """Its queued task still gets its array."""
+    folder = Path(folder_of(steps.record_of("work").uid))
+    blockers = [client.submit(hold, str(tmp_path), f"blocker-{n}") for n in range(2)]
+    steps.wait_until(lambda: len(list(tmp_path.glob("*.begun"))) == 2)
+    code = """
+        import sys, time, pathlib
+        import numpy as np
+        from ipcluster_core import Client
+        def write(path, array):
+            pathlib.Path(path, "sum").write_text(str(array.sum()))
+        client = Client.connect("work")
+        future = client.submit(write, sys.argv[1], np.ones(1_000_000))
+        client.submit(abs, 1).cancel()
+        print("sent", flush=True)
+        time.sleep(100)
+    """
+    with steps.started_step(code, str(tmp_path)) as step:
+        assert step.stdout is not None
+        assert step.stdout.readline() == "sent\n"
+        assert len(list(folder.glob("c*"))) == 1
+    (tmp_path / "go").touch()
+
+    steps.wait_until(lambda: (tmp_path / "sum").exists() and (tmp_path / "sum").read_text() == "1000000.0")
+    steps.wait_until(lambda: not list(folder.glob("c*")))
+    assert [blocker.result(10) for blocker in blockers] == ["blocker-0", "blocker-1"]
+
+
+def test_without_shared_memory_arrays_travel_in_the_messages(client: Client) -> None:
+    """As from a container that has its own."""
+    folder = Path(folder_of(steps.record_of("work").uid))
+    hidden = folder.with_name(folder.name + "-hidden")
+    folder.rename(hidden)
+    try:
+        array = np.arange(1_000_000)
+        assert np.array_equal(client.submit(np.negative, array).result(20), -array)
+    finally:
+        hidden.rename(folder)
+
+
 def test_a_lambda_a_closure_and_a_method_run_on_the_engines(client: Client) -> None:
     """What has no importable name travels by value."""
     offset = 40
@@ -70,7 +126,7 @@ def test_a_lambda_a_closure_and_a_method_run_on_the_engines(client: Client) -> N
 
     assert client.submit(lambda n: n + offset, 2).result(10) == 42
     assert client.submit(Adder().add, 2).result(10) == 42
-    back = client.submit(lambda: Adder()).result(10)
+    back = client.submit(Adder).result(10)
     assert isinstance(back, Adder)
 
 
@@ -79,10 +135,7 @@ def fail(kind: str) -> None:
     if kind == "plain":
         raise KeyError("the key")
     if kind == "chained":
-        try:
-            raise KeyError("first")
-        except KeyError as error:
-            raise ValueError("second") from error
+        raise ValueError("second") from KeyError("first")
     if kind == "two arguments":
         raise TwoArgumentsError("a", "b")
     if kind == "lock":

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from ipcluster_core import open_store
 from ipcluster_core.process import TAG_VARIABLE, children
 from ipcluster_core.record import Record
+
+PROC = Path("/proc")
 
 
 def wait_until(condition: Callable[[], object], timeout: float = 10.0) -> float:
@@ -43,13 +45,11 @@ def living(name: str) -> list[int]:
     """Return the pids of all processes that carry the tag of any incarnation of a cluster."""
     needle = f"{TAG_VARIABLE}={name}/".encode()
     found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                if any(variable.startswith(needle) for variable in file.read().split(b"\0")):
-                    found.append(int(pid))
-        except OSError:
-            continue
+    for folder in PROC.glob("[0-9]*"):
+        with suppress(OSError):
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            if any(variable.startswith(needle) for variable in variables):
+                found.append(int(folder.name))
     return found
 
 
@@ -62,15 +62,20 @@ def part(name: str, which: str) -> int:
         return pid
     for child in children(pid):
         # Each part writes to its own log.
-        if os.readlink(f"/proc/{child}/fd/1").endswith(f"/{which}.log"):
+        if (PROC / str(child) / "fd" / "1").readlink().name == f"{which}.log":
             return child
     raise AssertionError(f"cluster {name!r} has no {which}")
 
 
+def store_folder() -> Path:
+    """Return the folder of the test's store."""
+    return Path(open_store().url.partition(":")[2])
+
+
 def files_of_store() -> set[str]:
     """Return the files in the test's store, as paths below its root."""
-    root = open_store().url.partition(":")[2]
-    return {os.path.relpath(os.path.join(folder, file), root) for folder, _, files in os.walk(root) for file in files}
+    root = store_folder()
+    return {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
 
 
 def run_step(code: str, *args: str, timeout: float = 60.0) -> str:

@@ -17,9 +17,11 @@ class Backend(Protocol):
 
     def roles(self) -> Mapping[str, str]:
         """Return the parts that the nanny forks: "controller", "broker", "engine" to ``module:function``."""
+        ...
 
     def client(self, store: Store, record: Record, *, timeout: float) -> Any:  # noqa: ANN401 - each backend has its own
         """Connect a client of the backend's own kind."""
 
     def executor(self, store: Store, record: Record, *, timeout: float) -> Executor:
         """Connect a `concurrent.futures.Executor`."""
+        ...

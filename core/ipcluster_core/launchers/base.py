@@ -26,12 +26,15 @@ class Launcher(Protocol):
         LaunchError
             It ended, or was not ready within `timeout` seconds; the message ends with its last output.
         """
+        ...
 
     def poll(self, job: Job) -> Liveness:
         """Tell whether the job's nanny lives."""
+        ...
 
     async def wait(self, job: Job, *, timeout: float) -> bool:
         """Wait until the job's nanny is gone; return whether it is, after at most `timeout` seconds."""
+        ...
 
     async def stop(self, job: Job | None, tag: str, *, timeout: float) -> list[str]:
         """End a job and everything that carries its tag. Idempotent; `job` is None when none was recorded.
@@ -41,3 +44,4 @@ class Launcher(Protocol):
         list of str
             What could not be ended within `timeout` seconds.
         """
+        ...

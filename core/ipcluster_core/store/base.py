@@ -6,12 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-__all__ = ["KINDS", "Document", "Kind", "Store"]
+__all__ = ["KINDS", "Document", "Kind", "Store", "check_key"]
 
 Kind = Literal["record", "secret"]
 
 #: What a store keeps: records are public to its users, secrets never leave it.
 KINDS: tuple[Kind, ...] = ("record", "secret")
+
+
+def check_key(key: str) -> str:
+    """Return `key` when it may name a document in every store; ValueError otherwise."""
+    if not key or "/" in key or "\0" in key or key.startswith("."):
+        raise ValueError(f"{key!r} cannot be a key of a store")
+    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +30,16 @@ class Document:
 
 
 class Store(Protocol):
-    """What every store does. All calls are safe from any thread and any process, and are atomic."""
+    """What every store does. All calls are safe from any thread and any process, and are atomic.
+
+    Values are what JSON can hold. A version never comes again, also not when a key is deleted and made anew. A key
+    that is empty, begins with a dot or holds a slash is refused with ValueError.
+    """
 
     @property
     def url(self) -> str:
         """URL that opens the same store from another process; holds no secret."""
+        ...
 
     def read(self, kind: Kind, key: str) -> Document | None:
         """Return the current document, whole, or None when there is none.
@@ -37,6 +49,7 @@ class Store(Protocol):
         StoreError
             The document cannot be read or is not JSON.
         """
+        ...
 
     def create(self, kind: Kind, key: str, value: Mapping[str, Any]) -> Document:
         """Put a document where there is none.
@@ -46,6 +59,7 @@ class Store(Protocol):
         StoreConflict
             There is one already.
         """
+        ...
 
     def swap(self, kind: Kind, key: str, value: Mapping[str, Any], version: int) -> Document:
         """Replace the document of exactly that version.
@@ -55,6 +69,7 @@ class Store(Protocol):
         StoreConflict
             The version is no longer the current one.
         """
+        ...
 
     def delete(self, kind: Kind, key: str, version: int) -> None:
         """Remove the document of exactly that version.
@@ -64,9 +79,12 @@ class Store(Protocol):
         StoreConflict
             The version is no longer the current one.
         """
+        ...
 
     def keys(self, kind: Kind) -> Iterator[str]:
         """Return the keys of that kind, sorted."""
+        ...
 
     def run_folder(self, uid: str) -> str:
         """Return where an incarnation keeps its sockets and logs on its host; the caller makes it."""
+        ...

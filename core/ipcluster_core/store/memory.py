@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from typing import Any, ClassVar
 
 from ..errors import StoreConflict
-from .base import Document, Kind
+from .base import Document, Kind, check_key
 
 __all__ = ["MemoryStore"]
 
@@ -23,13 +23,19 @@ class MemoryStore:
     def __init__(self, name: str = "") -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._documents: dict[tuple[Kind, str], Document] = {}
+        # JSON text and version: what the other stores cannot keep is not kept here either.
+        self._documents: dict[tuple[Kind, str], tuple[str, int]] = {}
         self._versions = 0
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:
         """Return this process's store of that name; an empty name gives a new private one."""
         return cls._named.setdefault(name, cls(name)) if name else cls()
+
+    @classmethod
+    def drop(cls, name: str) -> None:
+        """Forget this process's store of that name."""
+        cls._named.pop(name, None)
 
     @property
     def url(self) -> str:
@@ -39,7 +45,8 @@ class MemoryStore:
     def read(self, kind: Kind, key: str) -> Document | None:
         """Return the current document or None."""
         with self._lock:
-            return deepcopy(self._documents.get((kind, key)))
+            found = self._documents.get((kind, check_key(key)))
+        return None if found is None else Document(json.loads(found[0]), found[1])
 
     def create(self, kind: Kind, key: str, value: Mapping[str, Any]) -> Document:
         """Put a document where there is none; StoreConflict where there is one."""
@@ -50,12 +57,12 @@ class MemoryStore:
         return self._put(kind, key, value, version)
 
     def _put(self, kind: Kind, key: str, value: Mapping[str, Any], version: int | None) -> Document:
+        text = json.dumps(dict(value))
         with self._lock:
             self._expect(kind, key, version)
             self._versions += 1
-            document = Document(deepcopy(value), self._versions)
-            self._documents[kind, key] = document
-            return deepcopy(document)
+            self._documents[kind, key] = text, self._versions
+            return Document(value, self._versions)
 
     def delete(self, kind: Kind, key: str, version: int) -> None:
         """Remove the document of exactly that version; StoreConflict if it changed."""
@@ -64,8 +71,8 @@ class MemoryStore:
             del self._documents[kind, key]
 
     def _expect(self, kind: Kind, key: str, version: int | None) -> None:
-        current = self._documents.get((kind, key))
-        if (current.version if current else None) != version:
+        current = self._documents.get((kind, check_key(key)))
+        if (current[1] if current else None) != version:
             raise StoreConflict(f"{kind} {key!r} in {self.url} is not at version {version}")
 
     def keys(self, kind: Kind) -> Iterator[str]:

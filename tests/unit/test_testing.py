@@ -1,0 +1,54 @@
+"""The shipped test helpers."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipcluster_core import Client, Cluster, ClusterManager, ClusterState, errors, open_store
+from ipcluster_core.launchers import REGISTERED
+from ipcluster_core.testing import FakeClock, StubLauncher, memory_store
+
+
+def test_the_clock_moves_when_told_to() -> None:
+    """And only then."""
+    clock = FakeClock(5.0)
+
+    assert clock() == 5.0
+    assert clock.advance(2.5) == 7.5
+    assert clock() == 7.5
+
+
+def test_a_memory_store_is_opened_by_its_url_inside_the_block_only() -> None:
+    """Each block has a new one."""
+    with memory_store() as store:
+        store.create("record", "a", {"x": 1})
+        assert open_store(store.url).read("record", "a") is not None
+        url = store.url
+
+    assert open_store(url).read("record", "a") is None
+
+
+def test_the_stub_lives_the_whole_life_of_a_cluster() -> None:
+    """Create, connect, work, scale, teardown: as with processes."""
+    with StubLauncher.installed(), memory_store() as store:
+        cluster = Cluster.create_sync("stub", n=1, store=store)
+        with Client.connect("stub", store=store) as client:
+            assert list(client.map(abs, range(-3, 0))) == [3, 2, 1]
+            cluster.scale_sync(2)
+            assert cluster.wait_sync(2) == 2
+        with pytest.raises(errors.ClusterExists):
+            Cluster.create_sync("stub", store=store)
+        assert cluster.teardown_sync().outcome == "ended"
+        assert cluster.status_sync().state is ClusterState.ENDED
+        (ended,) = ClusterManager(store).list_sync(all=True)
+        assert ended.reason.startswith("torn down")
+
+
+def test_leaving_the_stub_ends_what_runs_and_restores_the_launcher() -> None:
+    """So a test that fails half way leaves no thread."""
+    with memory_store() as store:
+        with StubLauncher.installed():
+            cluster = Cluster.create_sync("left", n=1, store=store)
+
+        assert cluster.status_sync().reasons[0].endswith("the test is over (by StubLauncher)")
+    assert "local" not in REGISTERED
