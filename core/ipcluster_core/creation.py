@@ -19,7 +19,7 @@ from . import ending
 from .backends import get_backend
 from .control import ask
 from .errors import ClusterEnded, ClusterError, ClusterExists, ClusterTimeout, LaunchError, StoreConflict
-from .incarnation import find_record, forget, secret_of, update
+from .incarnation import find_record, forget, update
 from .launchers import get_launcher
 from .lifecycle import Creation, IfExists, decide_creation
 from .process import Identity, identify, liveness
@@ -198,7 +198,7 @@ async def _undo(store: Store, record: Record, reason: str) -> None:
     job = ending.head_job(current)
     if job is not None and ending.head_liveness(current) is Liveness.ALIVE:
         try:
-            await ask(current, secret_of(store, current), "end", timeout=5.0, reason=reason, by=by)
+            await ending.ask_to_end(store, current, job, reason=reason, by=by, timeout=10.0)
         except ClusterError as error:
             logger.warning("%s does not answer (%s) and is ended by force", record.title, error)
     await ending.clean(store, current, reason, by, 10.0)

@@ -5,6 +5,7 @@ Idempotent, part by part, bounded in time. "Already gone" is success.
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import os
 import socket
@@ -21,7 +22,16 @@ from .process import Identity, liveness
 from .record import ClusterState, Ended, Job, Liveness, Record, utc_now
 from .store import Store
 
-__all__ = ["TeardownReport", "clean", "head_job", "head_liveness", "is_broken", "teardown", "this_process"]
+__all__ = [
+    "TeardownReport",
+    "ask_to_end",
+    "clean",
+    "head_job",
+    "head_liveness",
+    "is_broken",
+    "teardown",
+    "this_process",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +143,34 @@ async def _end(store: Store, record: Record, reason: str, by: str, deadline: flo
     launcher, job = get_launcher(record.launcher), head_job(record)
     if job is not None and launcher.poll(job) is not Liveness.GONE:
         try:
-            secret = secret_of(store, record)
-            remaining = max(0.1, deadline - time.monotonic())
-            await ask(record, secret, "end", timeout=min(5.0, remaining), reason=reason, by=by)
-            await launcher.wait(job, timeout=max(0.1, deadline - time.monotonic()))
+            await ask_to_end(store, record, job, reason=reason, by=by, timeout=max(0.1, deadline - time.monotonic()))
         except ClusterError as error:
             if launcher.poll(job) is Liveness.UNKNOWN:
                 where = Identity.from_dict(job.nanny) if job.nanny else "another host"
                 raise ClusterBroken(f"{record.title} ({where}) cannot be ended from here: {error}") from error
     return await clean(store, record, reason, by, max(1.0, deadline - time.monotonic()))
+
+
+async def ask_to_end(store: Store, record: Record, job: Job, *, reason: str, by: str, timeout: float) -> None:
+    """Ask a controller to end its cluster, and wait until the head job is gone.
+
+    Raises
+    ------
+    ClusterError
+        It cannot be asked, or does not answer, and its nanny is not gone.
+    """
+    gone = asyncio.ensure_future(get_launcher(record.launcher).wait(job, timeout=timeout))
+    secret = secret_of(store, record)
+    asking = asyncio.ensure_future(ask(record, secret, "end", timeout=min(5.0, timeout), reason=reason, by=by))
+    # One that is at its end already does not answer any more.
+    await asyncio.wait({gone, asking}, return_when=asyncio.FIRST_COMPLETED)
+    if gone.done():
+        asking.cancel()
+        with suppress(asyncio.CancelledError, ClusterError):
+            await asking
+        return
+    await asking
+    await gone
 
 
 async def clean(store: Store, record: Record, reason: str, by: str, timeout: float) -> list[str]:

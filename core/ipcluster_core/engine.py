@@ -213,7 +213,6 @@ def run(boot: Mapping[str, Any], engine: int, incarnation: int, journal: Journal
     signal.signal(signal.SIGTERM, _stop)
     os.environ.update(boot["env"])
     os.environ["IPCLUSTER_ENGINE"] = str(engine)
-    sys.path.insert(0, "")
     served = Engine(boot, engine, incarnation, journal)
     signal.signal(signal.SIGINT, served.interrupt)
     try:

@@ -132,9 +132,12 @@ def update(store: Store, tag: str, change: Callable[[Record], Record | None]) ->
 
 
 def require_here(record: Record) -> None:
-    """Raise ClusterBroken when the incarnation's sockets certainly cannot be reached from this process.
+    """Make sure that the incarnation's sockets may be reached: they belong to the machine on which its nanny runs.
 
-    They belong to the machine on which its nanny runs.
+    Raises
+    ------
+    ClusterBroken
+        It runs on another one.
     """
     nanny = record.jobs[0].nanny if record.jobs else None
     if nanny is not None and not is_here(Identity.from_dict(nanny)):

@@ -285,7 +285,7 @@ class ClusterLife:
     def engine_idle(self, engine: int, now: float) -> Iterator[Action]:
         """Stop a retiring engine that has nothing left to do."""
         found = self.engines.get(engine)
-        if found is not None and found.state is EngineState.RETIRING:
+        if found is not None and found.state is EngineState.RETIRING and self.over is None:
             found.state, found.since = EngineState.STOPPING, now
             yield StopEngine(engine)
 

@@ -93,25 +93,37 @@ class Nanny:
         for role, path in self._boot["roles"].items():
             module, _, name = str(path).partition(":")
             self._roles[role] = getattr(importlib.import_module(module), name)
-        for module in self._boot["preload"]:
-            _preload(module)
-        # Shared pages stay shared as long as nobody counts references in them.
-        gc.collect()
-        gc.freeze()
+        with suppress(OSError):  # without it, large buffers travel in the messages
+            os.mkdir(folder_of(self._tag.rpartition("/")[2]), 0o700)
         wake_fd, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, _wake_only)
-        with suppress(OSError):  # without it, large buffers travel in the messages
-            os.mkdir(folder_of(self._tag.rpartition("/")[2]), 0o700)
         self._fork_head()
         try:
+            self._preload()
             self._watch(wake_fd)
         except Exception:
             # Whatever it is, the end must be orderly: nothing may outlive this process.
             logger.exception("the nanny fails")
             self._end("its nanny failed", "nanny", tail_of(log_path(self._folder, "nanny")))
         self._clean_up()
+
+    def _preload(self) -> None:
+        """Import what all engines are to share. Controller and broker are forked already: it is none of theirs."""
+        sys.path.insert(0, "")
+        # Engines unpickle functions with it: once here instead of once in each.
+        for module in ("cloudpickle", *self._boot["preload"]):
+            try:
+                importlib.import_module(module)
+            except Exception as error:
+                logger.debug("importing %s failed", module, exc_info=True)
+                self._end(f"module {module!r} cannot be preloaded: {type(error).__name__}: {error}", "nanny")
+                self._tell_creator(self._over.reason if self._over else "")
+                return
+        # Shared pages stay shared as long as nobody counts references in them.
+        gc.collect()
+        gc.freeze()
 
     def _register(self) -> None:
         """Put this process into the record; give up if the name has gone on to another incarnation."""
@@ -133,10 +145,11 @@ class Nanny:
         for link in (controller, broker, upper, lower):
             link.close()
 
-    def _tell_ready(self) -> None:
+    def _tell_creator(self, text: str) -> None:
+        """Say "ready", or why it will never be."""
         # The creator may be gone; then nobody waits for this.
         with suppress(OSError):
-            os.write(self._ready_fd, b"ready")
+            os.write(self._ready_fd, text.encode())
         os.close(self._ready_fd)
 
     def _watch(self, wake_fd: int) -> None:
@@ -199,7 +212,7 @@ class Nanny:
     def _on_command(self, message: Mapping[str, Any]) -> None:
         match message["do"]:
             case "ready":
-                self._tell_ready()
+                self._tell_creator("ready")
             case "start":
                 self._start_engine(int(message["engine"]), int(message["incarnation"]))
             case "stop":
@@ -249,7 +262,8 @@ class Nanny:
             logger.exception("this process fails")
         finally:
             with suppress(BaseException):
-                atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - os._exit runs none, and users' hooks count on it
+                # Users' hooks count on it, and os._exit runs none.
+                atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
@@ -264,7 +278,9 @@ class Nanny:
 
         child = self._fork("engine", role, (), engine)
         child.incarnation, child.journal = incarnation, journal
-        self._links["controller"].send({"event": "started", "engine": engine, "incarnation": incarnation, "pid": child.pid})
+        self._links["controller"].send(
+            {"event": "started", "engine": engine, "incarnation": incarnation, "pid": child.pid}
+        )
 
     def _engines(self, ids: Iterable[int] | None = None) -> list[_Child]:
         wanted = None if ids is None else set(ids)
@@ -365,15 +381,6 @@ class Nanny:
 
 def _wake_only(signum: int, frame: object) -> None:
     """Let the wake-up pipe tell of the signal, and nothing else."""
-
-
-def _preload(module: str) -> None:
-    """Import a module of the user's for all engines to share; one line says why it cannot be."""
-    try:
-        importlib.import_module(module)
-    except Exception as error:
-        logger.debug("importing %s failed", module, exc_info=True)
-        sys.exit(f"module {module!r} cannot be preloaded: {type(error).__name__}: {error}")
 
 
 def _carries(pid: int, variables: set[bytes]) -> bool:

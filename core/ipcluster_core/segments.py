@@ -1,7 +1,7 @@
 """Large buffers between processes of one host: shared-memory segments that are used again and again.
 
-Touching fresh shared memory costs many times the copy itself, so a writer keeps its segments. A segment is a file in the
-incarnation's folder in ``/dev/shm``; its first byte says whether it is busy. What travels in a message is a
+Touching fresh shared memory costs many times the copy itself, so a writer keeps its segments. A segment is a file in
+the incarnation's folder in ``/dev/shm``; its first byte says whether it is busy. What travels in a message is a
 reference to it. The reader copies out (into private, writable memory in huge pages), so nobody's lifetime depends on
 anybody's arrays, and then the byte is cleared: for results by the reader, for arguments by the client when the task is
 settled, because until then the task may have to be sent to another engine.

@@ -69,6 +69,8 @@ class Process:
     run: str = field(default="", compare=False)
     #: Whether it belongs to a cluster.
     tagged: bool = field(default=False, compare=False)
+    #: Random id of that cluster's incarnation, which also names its folder in shared memory.
+    uid: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"process {self.pid}{' (zombie)' if self.zombie else ''}: {self.command}"
@@ -103,12 +105,18 @@ def mark_run() -> None:
 
 def take_snapshot() -> Snapshot:
     """See what exists now."""
+    processes = list(all_processes())
+    # Another run on this machine may have living clusters of its own.
+    foreign = {process.uid for process in processes if process.run not in ("", RUN)}
     return Snapshot(
-        processes=frozenset(ours(list(all_processes()), os.getpid(), RUN)),
+        processes=frozenset(ours(processes, os.getpid(), RUN)),
         threads=frozenset((thread.native_id or 0, thread.name) for thread in threading.enumerate()),
         descriptors=frozenset(own_descriptors()),
         files=frozenset(
-            str(path) for folder in (SHARED_MEMORY, Path(tempfile.gettempdir())) for path in folder.glob("ipcluster*")
+            str(path)
+            for folder in (SHARED_MEMORY, Path(tempfile.gettempdir()))
+            for path in folder.glob("ipcluster*")
+            if path.name.removeprefix("ipcluster-") not in foreign
         ),
     )
 
@@ -232,6 +240,7 @@ def read_process(pid: int) -> Process | None:
         command=" ".join(read_strings(folder / "cmdline")) or name.partition("(")[2],
         run=environment.get(RUN_VARIABLE, ""),
         tagged=TAG_VARIABLE in environment,
+        uid=environment.get(TAG_VARIABLE, "").rpartition("/")[2],
     )
 
 

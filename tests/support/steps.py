@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import leaks
 from ipcluster_core import open_store
 from ipcluster_core.process import TAG_VARIABLE, children
 from ipcluster_core.record import Record
 
 PROC = Path("/proc")
+
+#: Marks what this test run has started.
+RUN = f"{leaks.RUN_VARIABLE}={leaks.RUN}".encode()
 
 
 def wait_until(condition: Callable[[], object], timeout: float = 10.0) -> float:
@@ -42,13 +46,13 @@ def secret_of(name: str) -> str:
 
 
 def living(name: str) -> list[int]:
-    """Return the pids of all processes that carry the tag of any incarnation of a cluster."""
+    """Return the pids of all processes of this test run that carry the tag of any incarnation of a cluster."""
     needle = f"{TAG_VARIABLE}={name}/".encode()
     found = []
     for folder in PROC.glob("[0-9]*"):
         with suppress(OSError):
             variables = (folder / "environ").read_bytes().split(b"\0")
-            if any(variable.startswith(needle) for variable in variables):
+            if RUN in variables and any(variable.startswith(needle) for variable in variables):
                 found.append(int(folder.name))
     return found
 
@@ -70,6 +74,11 @@ def part(name: str, which: str) -> int:
 def store_folder() -> Path:
     """Return the folder of the test's store."""
     return Path(open_store().url.partition(":")[2])
+
+
+def left_in_store() -> list[str]:
+    """Return the documents in the test's store, and whatever else is there, as the first two parts of each path."""
+    return sorted("/".join(Path(path).parts[:2]) for path in files_of_store())
 
 
 def files_of_store() -> set[str]:

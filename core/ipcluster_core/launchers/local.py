@@ -71,8 +71,11 @@ class LocalLauncher:
             with suppress(BrokenPipeError):
                 process.communicate(json.dumps(boot).encode(), timeout=timeout)
             ready, _, _ = select.select([read], [], [], max(0.0, deadline - time.monotonic()))
-            if ready and os.read(read, 16) == b"ready":
+            said = os.read(read, 4096).decode() if ready else ""
+            if said == "ready":
                 return {}
+            if said:
+                raise LaunchError(f"{title_of(tag)} could not be started: {said}")
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

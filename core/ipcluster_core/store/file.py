@@ -1,27 +1,29 @@
 """A store in a folder: works on NFS, takes no locks, leaves no lock files.
 
-A document is a folder that holds one file, named by a number that each change counts up::
+A document is a file in a folder of its own; both are named by its version::
 
-    <root>/records/<key>/<number>     {"token": ..., "past": [...], "value": {...}}
+    <root>/records/<key>/<version>/<version>     the value, as JSON
 
-A change writes the next number under a private name and link(2)s it to its place, both in the folder that it has
-opened. The link is the commit: it fails if that number exists. The winner then removes lower numbers; readers take
-the highest. A delete commits a value of null, and then moves the folder away as a whole.
+A version is a random number that never comes again, so the rename(2) of its folder is a compare-and-swap: it fails if
+that version is not the current one. Each change is one such rename, of what was written before::
 
-A writer so slow that its next number was already made *and* removed, or whose folder was moved away, would succeed
-wrongly. So each looks again: what is there now must be its own or name its token among the past ones; otherwise it
-takes its own back and reports the conflict.
+    create   records/.<new>       -> records/<key>          fails if that is there, and not empty
+    swap     records/<key>/<old>  -> records/<key>/<new>    the new file stands beside the old one already
+    delete   records/<key>/<old>  -> records/.<new>
+
+What a killed writer leaves beside a document goes with the next change of it. Names with a dot are nobody's but the
+writer's that made them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from ..errors import StoreConflict, StoreError
@@ -29,46 +31,15 @@ from .base import Document, Kind, check_key
 
 __all__ = ["FileStore"]
 
-#: How many earlier writers' tokens a file names; a writer more than so many changes late sees a conflict.
-_PAST = 32
+_VERSION_BITS = 64
 
-_TOKEN_BITS = 64
-
-#: How often a create begins again when the folder is removed under its hands.
+#: How often a reader looks again for a document that was replaced between its two looks.
 _TRIES = 100
 
 _FOLDERS: dict[Kind, str] = {"record": "records", "secret": "secrets"}
 
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """What stands under a number; `value` is None in a deleted document."""
-
-    number: int
-    token: str
-    past: tuple[str, ...]
-    value: Mapping[str, Any] | None
-
-    @property
-    def version(self) -> int:
-        """Tells it apart from all others of that key, also from those before a delete, whose numbers come again."""
-        return self.number << _TOKEN_BITS | int(self.token, 16)
-
-    def encode(self) -> bytes:
-        value = None if self.value is None else dict(self.value)
-        return json.dumps({"token": self.token, "past": self.past, "value": value}, separators=(",", ":")).encode()
-
-    @classmethod
-    def decode(cls, number: int, content: Mapping[str, Any]) -> _File:
-        value = content["value"]
-        if not isinstance(value, dict | None):
-            raise TypeError(f"value is a {type(value).__name__}")
-        int(content["token"], 16)
-        return cls(number, content["token"], tuple(content["past"]), value)
-
-
-class _Vanished(StoreConflict):
-    """The document's folder was removed before anything was written into it."""
+#: What a rename says when somebody else was first.
+_TOO_LATE = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
 
 
 class FileStore:
@@ -84,40 +55,65 @@ class FileStore:
 
     def read(self, kind: Kind, key: str) -> Document | None:
         """Return the current document or None."""
-        found = self._current(self._folder(kind, key))
-        return None if found is None or found.value is None else Document(found.value, found.version)
+        folder = self._folder(kind, key)
+        path = folder
+        with self._reaching():
+            for _ in range(_TRIES):
+                name = _current(folder)
+                if name is None:
+                    return None
+                path = os.path.join(folder, name, name)
+                # Not there: it has just been replaced.
+                with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+                    return _decode(path, file.read())
+        raise StoreError(f"{path} is missing")
 
     def create(self, kind: Kind, key: str, value: Mapping[str, Any]) -> Document:
         """Put a document where there is none; StoreConflict where there is one."""
-        folder = self._folder(kind, key)
-        for _ in range(_TRIES):
-            self._make(folder)
-            with contextlib.suppress(_Vanished), self._open(folder) as fd:
-                # A delete that was cut short leaves its last number: count on from there.
-                last = self._last(fd, folder)
-                if last is not None and last.value is not None:
-                    raise StoreConflict(f"{kind} {key!r} in {self.url} exists already")
-                return self._commit(folder, fd, last, value)
-        raise StoreError(f"store {self.url}: {folder} cannot be made, or is removed again and again")
+        folder, content, new = self._folder(kind, key), _encode(value), _new_name()
+        private = self._private(kind)
+        with self._reaching():
+            if _current(folder) is None and self._place(private, folder, new, content):
+                return Document(value, _version(new))
+        raise StoreConflict(f"{kind} {key!r} in {self.url} exists already")
 
     def swap(self, kind: Kind, key: str, value: Mapping[str, Any], version: int) -> Document:
         """Replace the document of exactly that version; StoreConflict if it changed."""
-        return self._swap(kind, key, value, version)
+        folder, content, new = self._folder(kind, key), _encode(value), _new_name()
+        before, after = os.path.join(folder, _name(version)), os.path.join(folder, new)
+        swapped = False
+        # No such folder, or it is removed just now: the document has changed.
+        with self._reaching(), contextlib.suppress(FileNotFoundError), _opened(before) as fd:
+            # Whatever stands here before the change belongs to writers that are too late if this one is not.
+            left, others = [new], os.listdir(fd)
+            try:
+                _write(fd, new, content)
+                swapped = self._rename(before, after, after)
+                left = others if swapped else left
+            finally:
+                for name in left:
+                    _remove(fd, name)
+        if not swapped:
+            raise self._changed(kind, key, version)
+        return Document(value, _version(new))
 
     def delete(self, kind: Kind, key: str, version: int) -> None:
         """Remove the document of exactly that version; StoreConflict if it changed."""
-        # A value of null wins over any swap of this version; then nothing of the document is needed.
-        deleted = self._swap(kind, key, None, version)
-        self._bury(self._folder(kind, key), deleted.version)
+        folder, grave = self._folder(kind, key), self._private(kind)
+        with self._reaching():
+            if not self._rename(os.path.join(folder, _name(version)), grave, grave):
+                raise self._changed(kind, key, version)
+        with contextlib.suppress(OSError):  # somebody has made the document anew
+            os.rmdir(folder)
+        _discard(grave)
 
     def keys(self, kind: Kind) -> Iterator[str]:
         """Return the keys of that kind, sorted."""
-        try:
-            names = os.listdir(os.path.join(self._root, _FOLDERS[kind]))
-        except FileNotFoundError:
-            return iter(())
-        except OSError as error:
-            raise self._unreachable(error) from error
+        with self._reaching():
+            try:
+                names = os.listdir(os.path.join(self._root, _FOLDERS[kind]))
+            except FileNotFoundError:
+                return iter(())
         return iter(sorted(name for name in names if not name.startswith(".") and self._exists(kind, name)))
 
     def run_folder(self, uid: str) -> str:
@@ -127,150 +123,118 @@ class FileStore:
     def _folder(self, kind: Kind, key: str) -> str:
         return os.path.join(self._root, _FOLDERS[kind], check_key(key))
 
+    def _private(self, kind: Kind) -> str:
+        return os.path.join(self._root, _FOLDERS[kind], f".{_new_name()}")
+
     def _exists(self, kind: Kind, key: str) -> bool:
         try:
-            return self.read(kind, key) is not None
-        except StoreError:
+            return _current(self._folder(kind, key)) is not None
+        except OSError:
             return True  # damaged, and there
 
-    # reading
+    def _place(self, private: str, folder: str, new: str, content: bytes) -> bool:
+        """Make a document's folder; return False when somebody else was first."""
+        try:
+            _make(os.path.join(private, new))
+            with _opened(os.path.join(private, new)) as fd:
+                _write(fd, new, content)
+            return self._rename(private, folder, os.path.join(folder, new))
+        finally:
+            _discard(private)  # not there any more when it became the document's folder
+
+    @staticmethod
+    def _rename(source: str, target: str, proof: str) -> bool:
+        """Make a change; return False when somebody else was first. `proof` is there only if this one is made."""
+        try:
+            os.rename(source, target)
+        except OSError as error:
+            if error.errno not in _TOO_LATE:
+                raise
+            # NFS may have made the change and lost the answer.
+            return os.path.isdir(proof)
+        return True
+
+    def _changed(self, kind: Kind, key: str, version: int) -> StoreConflict:
+        return StoreConflict(f"{kind} {key!r} in {self.url} is no longer at version {version}")
 
     @contextlib.contextmanager
-    def _open(self, folder: str) -> Iterator[int]:
-        """Give a descriptor of a folder: what is done by it is done in that folder, even when it was moved away."""
+    def _reaching(self) -> Generator[None]:
         try:
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise _Vanished(f"{folder} is not there") from error
+            yield
         except OSError as error:
-            raise self._unreachable(error) from error
-        try:
-            yield fd
-        except OSError as error:
-            raise self._unreachable(error) from error
-        finally:
-            os.close(fd)
-
-    def _current(self, folder: str) -> _File | None:
-        try:
-            with self._open(folder) as fd:
-                return self._last(fd, folder)
-        except _Vanished:
-            return None
-
-    def _last(self, fd: int, folder: str) -> _File | None:
-        while True:
-            numbers = _numbers(fd)
-            if not numbers:
-                return None
-            try:
-                with open(str(numbers[-1]), "rb", opener=_in(fd)) as file:
-                    content = json.loads(file.read())
-            except FileNotFoundError:
-                continue  # a higher number has just replaced it
-            except ValueError as error:
-                raise StoreError(f"{folder}/{numbers[-1]} is not JSON: {error}") from error
-            try:
-                return _File.decode(numbers[-1], content)
-            except (KeyError, TypeError, ValueError) as error:
-                raise StoreError(f"{folder}/{numbers[-1]} is not a document of this store: {error!r}") from error
-
-    # writing
-
-    def _swap(self, kind: Kind, key: str, value: Mapping[str, Any] | None, version: int) -> Document:
-        folder = self._folder(kind, key)
-        with self._open(folder) as fd:
-            last = self._last(fd, folder)
-            if last is None or last.value is None or last.version != version:
-                raise StoreConflict(f"{kind} {key!r} in {self.url} is no longer at version {version}")
-            return self._commit(folder, fd, last, value)
-
-    def _commit(self, folder: str, fd: int, last: _File | None, value: Mapping[str, Any] | None) -> Document:
-        """Put a value after the last one in a folder."""
-        number = 1 if last is None else last.number + 1
-        past = () if last is None else (last.token, *last.past)[:_PAST]
-        made = _File(number, secrets.token_hex(_TOKEN_BITS // 8), past, value)
-        private = f".{made.token}"
-        try:
-            self._write(fd, private, made.encode())
-            self._link(fd, private, str(number))
-        except FileExistsError as error:
-            raise StoreConflict(f"{folder} was changed by somebody else") from error
-        except FileNotFoundError as error:
-            raise _Vanished(f"{folder} was removed by somebody else") from error
-        finally:
-            _remove(fd, private)
-        now = self._current(folder)
-        if now is None or made.token not in (now.token, *now.past):
-            _remove(fd, str(number))
-            raise StoreConflict(f"{folder} had been changed by somebody else")
-        for older in _numbers(fd):
-            if older < number:
-                _remove(fd, str(older))
-        return Document(value or {}, made.version)
-
-    @staticmethod
-    def _write(fd: int, name: str, content: bytes) -> None:
-        with open(name, "xb", opener=_in(fd)) as file:
-            os.fchmod(file.fileno(), 0o600)  # the umask cannot add to 0600, but it can take away
-            file.write(content)
-
-    @staticmethod
-    def _link(fd: int, private: str, name: str) -> None:
-        try:
-            os.link(private, name, src_dir_fd=fd, dst_dir_fd=fd)
-        except FileExistsError:
-            # NFS may have made the link and lost the answer; then the file has two names (open(2), O_EXCL).
-            if os.stat(private, dir_fd=fd).st_nlink != 2:
-                raise
-
-    def _bury(self, folder: str, version: int) -> None:
-        """Remove the folder of a deleted document, unless somebody has made a new one in it."""
-        number = version >> _TOKEN_BITS
-        grave = os.path.join(os.path.dirname(folder), f".{secrets.token_hex(8)}")
-        # Whatever goes wrong here, the document is deleted; a folder that is left is used by the next create.
-        with contextlib.suppress(StoreError), self._open(folder) as fd:
-            if _numbers(fd)[-1:] != [number]:
-                return
-            os.rename(folder, grave)
-            if _numbers(fd)[-1:] != [number]:  # between the look and the move
-                os.rename(grave, folder)
-                return
-            shutil.rmtree(grave, ignore_errors=True)
-
-    def _make(self, folder: str) -> None:
-        missing = []
-        while not os.path.isdir(folder):
-            missing.append(folder)
-            folder = os.path.dirname(folder)
-        try:
-            for path in reversed(missing):
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(path, 0o700)
-                    os.chmod(path, 0o700)  # as for files
-        except FileNotFoundError:
-            return  # somebody removes it just now: whoever opens it finds out
-        except OSError as error:
-            raise self._unreachable(error) from error
-
-    def _unreachable(self, error: OSError) -> StoreError:
-        return StoreError(f"store {self.url}: {error.strerror} ({error.filename})")
+            raise StoreError(f"store {self.url}: {error.strerror} ({error.filename})") from error
 
 
-def _in(fd: int) -> Callable[[str, int], int]:
-    """Return an opener of files in an open folder."""
-    return lambda name, flags: os.open(name, flags | os.O_CLOEXEC, 0o600, dir_fd=fd)
+def _new_name() -> str:
+    return _name(secrets.randbits(_VERSION_BITS))
 
 
-def _numbers(fd: int) -> list[int]:
-    """Return the numbers in an open folder, sorted. A listing during which it changed is made again."""
-    while True:
-        before = os.stat(fd).st_mtime_ns
-        names = os.listdir(fd)
-        if os.stat(fd).st_mtime_ns == before:
-            return sorted(int(name) for name in names if name.isdigit())
+def _name(version: int) -> str:
+    return f"{version:0{_VERSION_BITS // 4}x}"
+
+
+def _version(name: str) -> int:
+    return int(name, 16)
+
+
+def _encode(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(dict(value), separators=(",", ":")).encode()
+
+
+def _decode(path: str, content: bytes) -> Document:
+    try:
+        value, version = json.loads(content), _version(os.path.basename(path))
+    except ValueError as error:
+        raise StoreError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise StoreError(f"{path} is not a document of this store: it holds a {type(value).__name__}")
+    return Document(value, version)
+
+
+def _current(folder: str) -> str | None:
+    """Return the name of the current version in a document's folder."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return None
+    return next((name for name in names if not name.startswith(".")), None)
+
+
+@contextlib.contextmanager
+def _opened(folder: str) -> Generator[int]:
+    """Give a descriptor of a folder: what is done by it is done in that folder, also after it was renamed."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _write(fd: int, name: str, content: bytes) -> None:
+    with open(name, "xb", opener=lambda path, flags: os.open(path, flags | os.O_CLOEXEC, 0o600, dir_fd=fd)) as file:
+        os.fchmod(file.fileno(), 0o600)  # the umask cannot add to 0600, but it can take away
+        file.write(content)
 
 
 def _remove(fd: int, name: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=fd)
+
+
+def _make(folder: str) -> None:
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for path in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+            os.chmod(path, 0o700)  # as for files
+
+
+def _discard(folder: str) -> None:
+    """Remove a folder into which a writer that is too late may still put a file."""
+    for _ in range(_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            return
