@@ -7,6 +7,8 @@ is written to the journal, which the nanny reads if this process dies.
 
 from __future__ import annotations
 
+import importlib
+import json
 import logging
 import os
 import pickle
@@ -23,6 +25,7 @@ from . import errors, serialize, wire
 from .incarnation import TASK, secret_of
 from .journal import Journal
 from .link import endpoint
+from .process import die_with_parent
 from .record import Record
 from .segments import Pool, Reader, folder_of
 from .store import open_store
@@ -208,6 +211,24 @@ def _stop(signum: int, frame: object) -> None:
     raise _Stopped
 
 
+def main() -> None:
+    """Be an engine that was executed anew: boot document on standard input, the rest as arguments."""
+    boot = json.loads(sys.stdin.buffer.read())
+    engine, incarnation, memory, parent = map(int, sys.argv[1:])
+    # Again, because the executed program may not have kept it.
+    die_with_parent(parent)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    journal = Journal(memory)
+    os.close(memory)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    sys.path.insert(0, "")
+    for module in boot["preload"]:
+        importlib.import_module(module)
+    run(boot, engine, incarnation, journal)
+
+
 def run(boot: Mapping[str, Any], engine: int, incarnation: int, journal: Journal) -> None:
     """Be an engine in a fork of the nanny."""
     signal.signal(signal.SIGTERM, _stop)
@@ -219,3 +240,7 @@ def run(boot: Mapping[str, Any], engine: int, incarnation: int, journal: Journal
         served.run()
     except _Stopped:
         logger.info("engine %d stops", engine)
+
+
+if __name__ == "__main__":
+    main()

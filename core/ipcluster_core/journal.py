@@ -16,10 +16,11 @@ keeps at most two chunks with an engine.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from dataclasses import dataclass
 
-__all__ = ["Finished", "Journal", "Progress"]
+__all__ = ["Finished", "Journal", "Progress", "make_memory"]
 
 #: Bytes of one half. Larger results are sent at once and not kept here.
 HALF_BYTES = 256 * 1024
@@ -49,11 +50,24 @@ class Progress:
     finished: tuple[Finished, ...]
 
 
-class Journal:
-    """Shared memory between an engine (writes) and its nanny (reads). Make it before the fork."""
+def make_memory() -> int:
+    """Return a descriptor of new memory for a journal; whoever asked closes it."""
+    fd = os.memfd_create("ipcluster-journal", os.MFD_CLOEXEC)
+    os.ftruncate(fd, 2 * HALF_BYTES)
+    return fd
 
-    def __init__(self) -> None:
-        self._map = mmap.mmap(-1, 2 * HALF_BYTES)
+
+class Journal:
+    """Shared memory between an engine (writes) and its nanny (reads). Make it before the fork.
+
+    Parameters
+    ----------
+    fd
+        Descriptor of memory from `make_memory`, for an engine that is executed anew; -1 for memory that forks share.
+    """
+
+    def __init__(self, fd: int = -1) -> None:
+        self._map = mmap.mmap(fd, 2 * HALF_BYTES)
         self._base = 0
         self._used = 0
         self._finished = 0

@@ -386,10 +386,9 @@ class ClusterLife:
         # Engines on their way might get a task the moment they are up: they are waited for and retired then.
         starting = sum(e.state is EngineState.STARTING for e in mine)
         up = tuple(e.id for e in mine if e.state is EngineState.UP)
-        count = min(excess - starting, len(up) - self._asked_to_retire[name])
-        if count > 0:
-            self._asked_to_retire[name] += count
-            yield RetireEngines(name, up, count)
+        if excess > starting:
+            self._asked_to_retire[name] += excess - starting
+            yield RetireEngines(name, up, excess - starting)
 
     def _start(self, engine: Engine, now: float) -> StartEngine:
         # An id that is used again goes on counting: what is still said of its former engine is not taken for this one.

@@ -27,6 +27,7 @@ import json
 import logging
 import select
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -36,7 +37,7 @@ from typing import Any
 from . import process
 from .errors import ClusterError
 from .incarnation import forget, log_path, tail_of, update
-from .journal import Journal
+from .journal import Journal, make_memory
 from .link import Link, link_pair
 from .process import Identity, describe_exit, end_all, identify, liveness
 from .record import ClusterState, Ended, Job, Liveness, Record, title_of, utc_now
@@ -140,8 +141,12 @@ class Nanny:
         broker, self._links["broker"] = link_pair()
         upper, lower = link_pair()
         roles, boot = self._roles, self._boot
-        self._fork("broker", lambda: roles["broker"](boot, broker, lower), keep=(broker, lower))
-        self._fork("controller", lambda: roles["controller"](boot, controller, upper), keep=(controller, upper))
+        self._fork("broker", lambda: roles["broker"](boot, broker, lower), keep=(broker.fileno(), lower.fileno()))
+        self._fork(
+            "controller",
+            lambda: roles["controller"](boot, controller, upper),
+            keep=(controller.fileno(), upper.fileno()),
+        )
         for link in (controller, broker, upper, lower):
             link.close()
 
@@ -226,14 +231,14 @@ class Nanny:
 
     # processes
 
-    def _fork(self, name: str, role: Callable[[], None], keep: Iterable[Link], engine: int = -1) -> _Child:
+    def _fork(self, name: str, role: Callable[[], None], keep: Iterable[int], engine: int = -1) -> _Child:
         log = log_path(self._folder, name if engine < 0 else f"{name}-{engine}")
         start = os.path.getsize(log) if os.path.exists(log) else 0
         # A signal between fork and reset would reach this process's handlers through the shared wake-up pipe.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         pid = os.fork()
         if pid == 0:
-            self._become(role, log, {link.fileno() for link in keep})
+            self._become(role, log, set(keep))
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         with suppress(OSError):
             os.setpgid(pid, pid)
@@ -269,18 +274,44 @@ class Nanny:
             os._exit(code)
 
     def _start_engine(self, engine: int, incarnation: int) -> None:
-        journal = Journal()
-        parent = self._pid
+        if self._boot["spec"]["start_method"] == "spawn":
+            child = self._spawn_engine(engine, incarnation)
+        else:
+            child = self._fork_engine(engine, incarnation)
+        child.incarnation = incarnation
+        self._links["controller"].send(
+            {"event": "started", "engine": engine, "incarnation": incarnation, "pid": child.pid}
+        )
+
+    def _fork_engine(self, engine: int, incarnation: int) -> _Child:
+        journal, parent = Journal(), self._pid
 
         def role() -> None:
             process.die_with_parent(parent)
             self._roles["engine"](self._boot, engine, incarnation, journal)
 
         child = self._fork("engine", role, (), engine)
-        child.incarnation, child.journal = incarnation, journal
-        self._links["controller"].send(
-            {"event": "started", "engine": engine, "incarnation": incarnation, "pid": child.pid}
-        )
+        child.journal = journal
+        return child
+
+    def _spawn_engine(self, engine: int, incarnation: int) -> _Child:
+        memory, parent = make_memory(), self._pid
+        journal = Journal(memory)
+
+        def role() -> None:
+            process.die_with_parent(parent)
+            with tempfile.TemporaryFile() as file:
+                file.write(json.dumps(self._boot).encode())
+                file.seek(0)
+                os.dup2(file.fileno(), 0)
+            os.set_inheritable(memory, True)  # noqa: FBT003 - its own signature
+            arguments = ["-P", "-m", "ipcluster_core.engine", str(engine), str(incarnation), str(memory), str(parent)]
+            os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - no shell is wanted
+
+        child = self._fork("engine", role, (memory,), engine)
+        child.journal = journal
+        os.close(memory)
+        return child
 
     def _engines(self, ids: Iterable[int] | None = None) -> list[_Child]:
         wanted = None if ids is None else set(ids)

@@ -24,6 +24,9 @@ MOST_TASKS = 256
 #: Seconds of work that a chunk aims at.
 CHUNK_SECONDS = 0.010
 
+#: Less work than this is not split among engines: a message costs about a quarter of it, in all processes.
+LEAST_SECONDS = 0.0005
+
 #: An engine gets a second chunk behind one that is estimated to take less than this, in seconds.
 SHORT_SECONDS = 0.020
 
@@ -395,7 +398,8 @@ class Scheduler:
         if mean is None:
             return 1
         fair = self._queued // (2 * max(1, len(self._seats)))
-        return max(1, min(MOST_TASKS, fair, int(CHUNK_SECONDS / max(mean, 1e-9))))
+        worth_a_message = int(LEAST_SECONDS / max(mean, 1e-9))
+        return max(1, min(MOST_TASKS, max(fair, worth_a_message), int(CHUNK_SECONDS / max(mean, 1e-9))))
 
     def _open_to(self, engine: int) -> list[deque[Slice]]:
         """Return the queues that an engine may take from: a retiring one only from its own."""

@@ -56,11 +56,11 @@ os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_i
 
 def _is_project_module(name: str, module: ModuleType | None) -> bool:
     """Tell whether a module is the user's own: not built in, not of the standard library, not installed."""
-    if name.partition(".")[0] in _OURS:
-        return False
+    if name == "__main__":  # also that of an installed program: an engine has another one
+        return True
     file = getattr(module, "__file__", None)
-    if file is None:
-        return name == "__main__"
+    if file is None or name.partition(".")[0] in _OURS:
+        return False
     return not (file.startswith(_STDLIB) or "site-packages" in file or "dist-packages" in file)
 
 

@@ -57,6 +57,11 @@ class ClusterSpec(BaseModel):
         default_factory=list, description="Modules imported once, before engines are forked, so that all share them."
     )
     python: str | None = Field(default=None, description="Interpreter of the cluster; None means the creator's.")
+    start_method: Literal["fork", "spawn"] = Field(
+        default="fork",
+        description="How engines are made: forked from the nanny, which is quick and shares memory, or executed anew, "
+        "for modules of preload that cannot be forked (threads, GPU contexts).",
+    )
 
     @field_validator("labels", "env")
     @classmethod
@@ -108,3 +113,4 @@ class SpecFields(TypedDict, total=False):
     cwd: str | None
     preload: list[str]
     python: str | None
+    start_method: Literal["fork", "spawn"]

@@ -241,6 +241,16 @@ def test_deaths_of_an_engine_that_was_up_do_not_count_as_failed_starts() -> None
     assert life.reasons() == ["engine 0 ended (exit code 1) and will be started again"]
 
 
+def test_engine_that_came_up_in_the_end_has_all_its_tries_again() -> None:
+    """Only failures in a row count."""
+    life = begin(1, up=0, at_least=0)
+    fail_start(life, 0, START_TRIES - 1)
+    list(life.engine_up(0, START_TRIES - 1, 200.0))
+    fail_start(life, 0, START_TRIES, now=300.0)  # the first of these deaths is of an engine that was up
+
+    assert states(life) == {0: "starting"}
+
+
 def test_cluster_ends_when_it_cannot_become_ready() -> None:
     """As soon as too few engines can come up any more, with the reason and the last output."""
     life = begin(3, up=1, at_least=2)
@@ -343,6 +353,17 @@ def test_engine_that_dies_while_it_is_one_too_many_is_not_started_again() -> Non
     assert states(life) == {0: "up"}
 
 
+def test_engine_that_is_given_up_while_it_is_one_too_many_is_forgotten() -> None:
+    """There is nothing to explain about an engine that nobody wants."""
+    life = begin(2, up=1, at_least=1)
+    fail_start(life, 1, START_TRIES - 1, now=0.0)
+    list(life.scale("default", 1, 100.0))
+    list(life.engine_died(1, "exit code 1", "", 100.0))
+
+    assert states(life) == {0: "up"}
+    assert life.reasons() == []
+
+
 def test_chosen_engine_that_died_before_the_choice_was_known_is_counted_once() -> None:
     """It is started again when it dies, and retired when it is up, because the number is then still too large."""
     life = begin(2)
@@ -415,10 +436,13 @@ def test_retiring_engine_that_dies_is_not_started_again() -> None:
 
 def test_end_comes_once() -> None:
     """The first reason stays, and nothing is started or stopped after it."""
-    life = begin(2)
+    life = begin(3)
+    list(life.scale("default", 2, 0.0))
+    list(life.engines_retired("default", 1, [2], 0.0))
     first = list(life.end("torn down", "someone"))
     later: Iterable[Action] = [
         *life.end("again", "another"),
+        *life.engine_idle(2, 1.0),
         *life.engine_died(0, "signal SIGTERM", "", 1.0),
         *life.scale("default", 5, 1.0),
         *life.load(0.0, 0.0, 1e9),

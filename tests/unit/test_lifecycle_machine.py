@@ -96,7 +96,7 @@ class Living(RuleBasedStateMachine):
         """Return how many engines of a set the broker was asked to retire without the controller knowing which."""
         requests = [r.count for r in self.to_broker if isinstance(r, RetireEngines) and r.set == name]
         answers = [content[1] for kind, *content in self.from_broker if kind == "retired" and content[0] == name]
-        return sum(requests) + sum(answers)
+        return sum([*requests, *answers], 0)
 
     # the nanny
 
@@ -200,7 +200,8 @@ class Living(RuleBasedStateMachine):
             case "up":
                 self.perform(self.life.engine_up(content[0], content[1], self.now))
             case "retired":
-                self.perform(self.life.engines_retired(*content, self.now))
+                name, asked, engines = content
+                self.perform(self.life.engines_retired(name, asked, engines, self.now))
             case "idle":
                 self.perform(self.life.engine_idle(content[0], self.now))
             case "load":
@@ -305,11 +306,11 @@ class Living(RuleBasedStateMachine):
         assert up_now == self.seats == self.processes
 
 
-class TestLiving(Living.TestCase):  # type: ignore[misc]  # hypothesis makes the class
+class TestLiving(Living.TestCase):  # type: ignore[misc, valid-type]  # hypothesis makes the class
     """Sizes are reached, ends come once, and no message is too late or too early."""
 
     settings = settings(
-        max_examples=200,
+        max_examples=100,
         stateful_step_count=50,
         deadline=None,
         derandomize=True,

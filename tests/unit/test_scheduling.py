@@ -7,7 +7,17 @@ from collections.abc import Mapping
 
 import pytest
 
-from ipcluster_core.scheduling import CHUNK_SECONDS, MOST_TASKS, SHORT_SECONDS, Assignment, Load, Lost, Scheduler, Work
+from ipcluster_core.scheduling import (
+    CHUNK_SECONDS,
+    LEAST_SECONDS,
+    MOST_TASKS,
+    SHORT_SECONDS,
+    Assignment,
+    Load,
+    Lost,
+    Scheduler,
+    Work,
+)
 
 QUICK = CHUNK_SECONDS / 1000
 SLOW = 2 * SHORT_SECONDS
@@ -79,11 +89,19 @@ def test_chunk_has_a_largest_size() -> None:
 
 def test_few_tasks_are_shared_among_all_engines() -> None:
     """A chunk takes no more than an engine's half of a fair share: what is left evens out who was slow."""
-    scheduler = make(0, 1, 2, 3, means={"quick": QUICK})
+    scheduler = make(0, 1, 2, 3, means={"quick": LEAST_SECONDS})
     scheduler.submit(Work("client", 0, 16, "quick"))
 
     assert spread(scheduler.assign())[:4] == [(0, 0, 2), (1, 2, 1), (2, 3, 1), (3, 4, 1)]
     assert scheduler.engines == {0: 3, 1: 2, 2: 2, 3: 2}
+
+
+def test_work_that_is_less_than_a_message_is_worth_is_not_split() -> None:
+    """Sixteen tasks of microseconds go to one engine in one chunk."""
+    scheduler = make(0, 1, 2, 3, means={"tiny": LEAST_SECONDS / 16})
+    scheduler.submit(Work("client", 0, 16, "tiny"))
+
+    assert spread(scheduler.assign()) == [(0, 0, 16)]
 
 
 def test_nothing_waits_behind_a_slow_task() -> None:

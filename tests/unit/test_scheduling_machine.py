@@ -174,7 +174,7 @@ class Routing(RuleBasedStateMachine):
     def open_to(self, engine: int) -> list[Task]:
         """Return the queued tasks that an engine may be given."""
         if engine in self.retiring:
-            return [task for task in self.queued() if task.work.engines == {engine}]
+            return [task for task in self.queued() if task.work.engines == frozenset({engine})]
         return [task for task in self.queued() if task.may_go_to(engine)]
 
     def check_and_note(self, made: Assignment) -> None:
@@ -238,7 +238,7 @@ class Routing(RuleBasedStateMachine):
     def engines_are_idle_when_nothing_is_left_for_them(self) -> None:
         """An idle retiring engine may be stopped without any loss."""
         for engine, chunks in self.chunks.items():
-            own = [task for task in self.queued() if task.work.engines == {engine}]
+            own = [task for task in self.queued() if task.work.engines == frozenset({engine})]
 
             assert self.scheduler.is_idle(engine) == (not chunks and not own)
 
@@ -260,11 +260,11 @@ class Routing(RuleBasedStateMachine):
 
 
 @pytest.mark.filterwarnings("error")
-class TestRouting(Routing.TestCase):  # type: ignore[misc]  # hypothesis makes the class
+class TestRouting(Routing.TestCase):  # type: ignore[misc, valid-type]  # hypothesis makes the class
     """Each task is settled exactly once, and none runs where or when it must not."""
 
     settings = settings(
-        max_examples=150,
+        max_examples=100,
         stateful_step_count=50,
         deadline=None,
         derandomize=True,

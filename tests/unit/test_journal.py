@@ -1,0 +1,148 @@
+"""What an engine had begun and finished is known after it died."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from ipcluster_core.journal import HALF_BYTES, Finished, Journal, Progress
+
+
+@pytest.fixture
+def journal() -> Iterator[Journal]:
+    """An empty journal."""
+    made = Journal()
+    yield made
+    made.close()
+
+
+def run(journal: Journal, chunk: int, *payloads: bytes, begun: int = 0) -> None:
+    """Run a chunk whose tasks return the payloads; `begun` more begin and do not finish."""
+    journal.open_chunk(chunk)
+    for index, payload in enumerate(payloads):
+        journal.begin(index)
+        journal.finish(index % 2, payload)
+    for index in range(len(payloads), len(payloads) + begun):
+        journal.begin(index)
+
+
+def test_empty_journal_knows_of_no_chunk(journal: Journal) -> None:
+    """An engine that never had a task lost none."""
+    assert journal.read() == []
+
+
+def test_journal_tells_what_finished_and_what_had_begun(journal: Journal) -> None:
+    """Results are kept with their status; a task that began and has no result was running."""
+    run(journal, 0, b"one", b"", b"three", begun=1)
+
+    assert journal.read() == [Progress(0, 4, (Finished(0, b"one"), Finished(1, b""), Finished(0, b"three")))]
+
+
+def test_chunk_that_was_opened_has_not_begun(journal: Journal) -> None:
+    """Its tasks can run elsewhere."""
+    journal.open_chunk(3)
+
+    assert journal.read() == [Progress(3, 0, ())]
+
+
+def test_two_chunks_are_kept_in_their_order(journal: Journal) -> None:
+    """The broker keeps at most two with an engine; the older one comes first, whichever half it is in."""
+    run(journal, 1, b"a")
+    run(journal, 2, begun=1)
+
+    assert journal.read() == [Progress(1, 1, (Finished(0, b"a"),)), Progress(2, 1, ())]
+
+
+def test_third_chunk_takes_the_place_of_the_first(journal: Journal) -> None:
+    """When it comes, all of the first has been told."""
+    for chunk in range(5):
+        run(journal, chunk, *[bytes((chunk,))] * (5 - chunk))
+
+    assert journal.read() == [
+        Progress(3, 2, (Finished(0, b"\3"), Finished(1, b"\3"))),
+        Progress(4, 1, (Finished(0, b"\4"),)),
+    ]
+
+
+def test_result_that_is_too_large_is_not_kept(journal: Journal) -> None:
+    """Whoever finished it must send it at once; that it finished is known, and what follows is kept."""
+    journal.open_chunk(0)
+    journal.begin(0)
+    large = journal.finish(0, b"x" * HALF_BYTES)
+    journal.begin(1)
+    small = journal.finish(0, b"small")
+
+    assert (large, small) == (False, True)
+    assert journal.read() == [Progress(0, 2, (Finished(0, None), Finished(0, b"small")))]
+
+
+def test_result_that_need_not_be_kept_is_not(journal: Journal) -> None:
+    """One with buffers of its own is sent at once in any case."""
+    journal.open_chunk(0)
+    journal.begin(0)
+
+    assert not journal.finish(0, b"small", keep=False)
+    assert journal.read() == [Progress(0, 1, (Finished(0, None),))]
+
+
+def test_results_fill_a_half_and_never_more(journal: Journal) -> None:
+    """Those that find no room are sent at once, and the other chunk's are not touched."""
+    run(journal, 1, b"other")
+    journal.open_chunk(0)
+    kept = [journal.finish(0, b"x" * 1000) for _ in range(300)]
+    older, newer = journal.read()
+
+    assert kept == [True] * kept.count(True) + [False] * kept.count(False)
+    assert HALF_BYTES - 1100 < kept.count(True) * 1005 < HALF_BYTES
+    assert older.finished == (Finished(0, b"x" * 1000),) * kept.count(True) + (Finished(0, None),) * kept.count(False)
+    assert newer == Progress(1, 1, (Finished(0, b"other"),))
+
+
+def test_full_half_counts_what_fits(journal: Journal) -> None:
+    """Without room even for the note that a task finished, its result was sent, and nothing is overwritten."""
+    journal.open_chunk(0)
+    noted = sum(journal.finish(0, b"") for _ in range(HALF_BYTES // 4))
+
+    assert noted == (HALF_BYTES - 12) // 5
+    assert journal.read() == [Progress(0, 0, (Finished(0, b""),) * noted)]
+
+
+def test_journal_outlives_the_process_that_wrote_it(journal: Journal) -> None:
+    """What a killed engine had finished is known to its nanny."""
+    pid = os.fork()
+    if pid == 0:
+        run(journal, 0, b"done", begun=1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert journal.read() == [Progress(0, 2, (Finished(0, b"done"),))]
+
+
+def test_journal_is_true_at_every_step_of_a_write(journal: Journal) -> None:
+    """A kill may come between any two: no task counts as begun, or as finished, before it was."""
+    run(journal, 0, b"a", b"b", begun=1)
+    found: list[list[Progress]] = []
+
+    def look(frame: FrameType, event: str, what: object) -> None:
+        if event == "c_return":
+            found.append(journal.read())
+
+    sys.setprofile(look)
+    try:
+        run(journal, 2, b"c")
+    finally:
+        sys.setprofile(None)
+    of_new = [progress for (progress,) in found if progress.chunk == 2]
+    of_old = [progress for (progress,) in found if progress.chunk == 0]
+
+    assert [(p.begun, len(p.finished)) for p in of_new] == sorted((p.begun, len(p.finished)) for p in of_new)
+    assert of_new[0] == Progress(2, 0, ())
+    assert of_new[-1] == Progress(2, 1, (Finished(0, b"c"),))
+    assert {p.finished for p in of_new} == {(), (Finished(0, b"c"),)}
+    assert of_old[-1] == Progress(0, 0, ()), "the old chunk is given up before its place is used"
