@@ -73,7 +73,7 @@ class Broker:
         self._scheduler = Scheduler()
         self._seats: dict[int, _Seat] = {}
         self._engine_of: dict[bytes, int] = {}
-        self._retiring: set[int] = set()
+        self._leaving: dict[int, str] = {}  # engines that get nothing new, and why they are about to go
         self._clients: dict[bytes, int | None] = {}  # identity -> pidfd
         self._segments = folder_of(self._tag.rpartition("/")[2])
         self._reader = Reader(self._segments)
@@ -166,9 +166,8 @@ class Broker:
         begun = {int(chunk["chunk"]): int(chunk["begun"]) for chunk in message["chunks"]}
         del self._seats[engine], self._engine_of[seat.identity]
         cause, tail = str(message["cause"]), str(message["tail"])
-        if engine in self._retiring:
-            self._retiring.discard(engine)
-            cause = f"it was scaled down and had not finished in time, {cause}"
+        if engine in self._leaving:
+            cause = f"{self._leaving.pop(engine)}, {cause}"
         for lost in self._scheduler.engine_lost(engine, begun):
             self._tell_lost(lost, f"engine {engine} on {seat.host} died ({cause}) while it ran this task", cause, tail)
 
@@ -194,11 +193,15 @@ class Broker:
                 self._tell_load()
             case "retire":
                 chosen = self._scheduler.retire(map(int, message["engines"]), int(message["count"]))
-                self._retiring.update(chosen)
+                self._leaving.update(dict.fromkeys(chosen, "it was scaled down and had not finished in time"))
                 reply = {"event": "retired", "set": message["set"], "asked": message["count"], "engines": chosen}
                 self._controller.send(reply)
                 for engine in chosen:
                     self._tell_if_idle(engine)
+            case "restart":
+                engine = int(message["engine"])
+                self._scheduler.retire([engine], 1)
+                self._leaving[engine] = "it was restarted on request"
             case "drop":
                 remove(self._segments, f"e{int(message['engine'])}", free_only=True)
                 for lost in self._scheduler.engine_gone(int(message["engine"]), map(int, message["expected"])):
@@ -303,7 +306,7 @@ class Broker:
                 self._send(identity, wire.Cancelled(number, success).encode())
             case Kind.ASK:
                 question = Notice.decode(frames).data
-                answer = {"id": question["id"], "engines": sorted(set(self._seats) - self._retiring)}
+                answer = {"id": question["id"], "engines": sorted(self._seats.keys() - self._leaving.keys())}
                 self._send(identity, Notice(Kind.ANSWER, answer).encode())
             case Kind.BYE:
                 self._client_gone(identity)
@@ -342,7 +345,7 @@ class Broker:
         else:
             self._reader.release(message.buffers)
         self._release(piece.work)
-        if engine in self._retiring:
+        if engine in self._leaving:
             self._tell_if_idle(engine)
 
     def _tell_if_idle(self, engine: int) -> None:

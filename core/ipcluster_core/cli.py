@@ -121,6 +121,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--engines", default="default", metavar="SET", help="engine set")
     sub.add_argument("--wait", action="store_true", help="until they are up")
     sub.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS")
+    sub = add("restart", _restart, "Start engines anew under their ids.")
+    sub.add_argument("name")
+    sub.add_argument("--engine", type=int, action="append", help="this one (default: all)")
+    sub.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS")
     sub = add("run", _run, "Run module:function, or a command given after --, on an engine.")
     sub.add_argument("name")
     sub.add_argument("function", nargs="?", metavar="MODULE:FUNCTION")
@@ -306,6 +310,12 @@ def _scale(options: argparse.Namespace) -> int:
     if options.wait:
         cluster.wait_sync(timeout=options.timeout)
     print(f"{options.name}: set {options.engines} has a size of {options.n}")
+    return Exit.OK
+
+
+def _restart(options: argparse.Namespace) -> int:
+    _connect(options).restart_sync(options.engine, timeout=options.timeout)
+    print(f"{options.name}: restarted {'all engines' if options.engine is None else options.engine}")
     return Exit.OK
 
 

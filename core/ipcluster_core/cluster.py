@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from . import creation, ending
 from ._sync import run, synced, synced_class
+from .adoption import IfExists
 from .backends import get_backend
 from .control import ask
 from .ending import TeardownReport
 from .errors import ClusterBroken, ClusterEnded, ClusterNotFound, ClusterTimeout, StaleHandle
 from .incarnation import find_record, read_record, resolve, secret_of
-from .lifecycle import IfExists
 from .record import ClusterState, Record
 from .store import Store, open_store
 
@@ -367,6 +367,31 @@ class Cluster:
         """
         await self._ask("scale", timeout=timeout, set=engines, n=n)
 
+    async def restart(self, engines: Sequence[int] | None = None, *, timeout: float = 60.0) -> None:
+        """Start engines anew under their ids, and wait until they are up.
+
+        What an engine holds (memory, a GPU, locks) is free before its successor starts. A task that it runs is lost,
+        and says why; tasks that wait for it are kept. Other engines are not disturbed.
+
+        Parameters
+        ----------
+        engines
+            Ids; default all. One that was given up gets another chance.
+        timeout
+            Seconds until they must be up.
+
+        Raises
+        ------
+        ClusterError
+            There is no such engine; the message names those that there are.
+        LaunchError
+            One did not come back; the message ends with its last output.
+        ClusterTimeout
+            They were not up within `timeout` seconds.
+        """
+        ids = None if engines is None else list(engines)
+        await self._ask("restart", timeout=timeout + 2, engines=ids, limit=timeout)
+
     async def logs(
         self, engines: Sequence[int] | None = None, *, tail: int = 100, timeout: float = 10.0
     ) -> dict[str, str]:
@@ -429,6 +454,7 @@ class Cluster:
     status_sync = synced(status)
     wait_sync = synced(wait)
     scale_sync = synced(scale)
+    restart_sync = synced(restart)
     logs_sync = synced(logs)
     teardown_sync = synced(teardown)
 

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import zmq
@@ -29,6 +29,7 @@ from .lifecycle import (
     End,
     EngineState,
     Ready,
+    RestartEngine,
     RetireEngines,
     StartEngine,
     StopEngine,
@@ -45,11 +46,12 @@ logger = logging.getLogger("ipcluster.controller")
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """A client that waits until `n` engines are up."""
+    """A client that waits until `n` engines are up, or until each of some is up in a later incarnation than it was."""
 
     client: bytes
-    n: int
     until: float
+    n: int = 0
+    was: Mapping[int, int] = field(default_factory=dict)
 
 
 class Controller:
@@ -76,6 +78,7 @@ class Controller:
             "status": self._on_status,
             "wait": self._on_wait,
             "scale": self._on_scale,
+            "restart": self._on_restart,
             "logs": self._on_logs,
             "end": self._on_end,
         }
@@ -175,22 +178,31 @@ class Controller:
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
-                case StartEngine(engine, incarnation, _):
-                    self._nanny.send({"do": "start", "engine": engine, "incarnation": incarnation})
-                case StopEngine(engine, late):
-                    if late:
-                        logger.warning("engine %d of %s had not drained in time and is ended", engine, self._title)
-                    self._nanny.send({"do": "stop", "engine": engine})
-                case RetireEngines(name, engines, count):
-                    self._broker.send({"do": "retire", "set": name, "engines": engines, "count": count})
-                case DropEngine(engine, expected):
-                    self._broker.send({"do": "drop", "engine": engine, "expected": expected})
-                case AskLoad():
-                    self._broker.send({"do": "load"})
                 case Ready():
                     self._become_running()
                 case End(reason, by, tail):
                     self._become_ending(reason, by, tail)
+                case AskLoad():
+                    self._broker.send({"do": "load"})
+                case RetireEngines(name, engines, count):
+                    self._broker.send({"do": "retire", "set": name, "engines": engines, "count": count})
+                case DropEngine(engine, expected):
+                    self._broker.send({"do": "drop", "engine": engine, "expected": expected})
+                case _:
+                    self._perform_on_process(action)
+
+    def _perform_on_process(self, action: StartEngine | StopEngine | RestartEngine) -> None:
+        match action:
+            case StartEngine(engine, incarnation, _):
+                self._nanny.send({"do": "start", "engine": engine, "incarnation": incarnation})
+            case StopEngine(engine, late):
+                if late:
+                    logger.warning("engine %d of %s had not drained in time and is ended", engine, self._title)
+                self._nanny.send({"do": "stop", "engine": engine})
+            case RestartEngine(engine):
+                logger.info("engine %d of %s is restarted on request", engine, self._title)
+                self._broker.send({"do": "restart", "engine": engine})
+                self._nanny.send({"do": "stop", "engine": engine})
 
     def _become_running(self) -> None:
         def change(record: Record) -> Record | None:
@@ -278,26 +290,41 @@ class Controller:
     def _on_wait(self, client: bytes, request: Mapping[str, Any]) -> None:
         n = request["n"]
         wanted = sum(self._life.sets.values()) if n is None else int(n)
-        self._waits.append(_Wait(client, wanted, time.monotonic() + float(request["limit"])))
+        self._waits.append(_Wait(client, time.monotonic() + float(request["limit"]), n=wanted))
 
     def _answer_waits(self, now: float) -> None:
-        waiting = []
-        for wait in self._waits:
-            up, reachable = self._life.count(EngineState.UP), self._life.reachable()
-            reasons = "\n".join(self._life.reasons())
-            if up >= wait.n:
-                self._reply(wait.client, {"up": up})
-            elif self._life.over is None and reachable < wait.n:
-                asked = sum(self._life.sets.values())
-                why = reasons or f"it has a size of {asked}: scale it first"
-                text = f"{up} of {wait.n} engines of {self._title} are up, and no more than {reachable} can be: {why}"
-                self._refuse(wait.client, errors.LaunchError(text))
-            elif now >= wait.until:
-                text = f"{up} of {wait.n} engines of {self._title} are up\n{reasons}".rstrip()
-                self._refuse(wait.client, errors.ClusterTimeout(text))
-            else:
-                waiting.append(wait)
-        self._waits = waiting
+        self._waits = [wait for wait in self._waits if not self._answer(wait, now)]
+
+    def _answer(self, wait: _Wait, now: float) -> bool:
+        """Answer a client that waits, if there is an answer; return whether there was."""
+        life = self._life
+        up, reachable = life.count(EngineState.UP), life.reachable()
+        reasons = "\n".join(life.reasons())
+        late = [engine for engine, was in wait.was.items() if not self._is_up_again(engine, was)]
+        failed = [e for e in late if e not in life.engines or life.engines[e].state is EngineState.FAILED]
+        if up >= wait.n and not late:
+            self._reply(wait.client, {"up": up})
+        elif failed and life.over is None:
+            text = f"engines {failed} of {self._title} did not come back\n{reasons}".rstrip()
+            self._refuse(wait.client, errors.LaunchError(text))
+        elif life.over is None and reachable < wait.n:
+            why = reasons or f"it has a size of {sum(life.sets.values())}: scale it first"
+            text = f"{up} of {wait.n} engines of {self._title} are up, and no more than {reachable} can be: {why}"
+            self._refuse(wait.client, errors.LaunchError(text))
+        elif now >= wait.until:
+            what = (
+                f"engines {late} of {self._title} are not up again"
+                if late
+                else f"{up} of {wait.n} engines of {self._title} are up"
+            )
+            self._refuse(wait.client, errors.ClusterTimeout(f"{what}\n{reasons}".rstrip()))
+        else:
+            return False
+        return True
+
+    def _is_up_again(self, engine: int, was: int) -> bool:
+        found = self._life.engines.get(engine)
+        return found is not None and found.state is EngineState.UP and found.incarnation > was
 
     def _refuse_waits(self, reason: str, tail: str) -> None:
         text = f"{self._title}: {reason}\n{tail}".rstrip()
@@ -318,6 +345,16 @@ class Controller:
         self._perform(self._life.scale(name, n, time.monotonic()))
         update(self._store, self._tag, lambda record: replace(record, sets=self._life.sets))
         self._reply(client, {"n": n})
+
+    def _on_restart(self, client: bytes, request: Mapping[str, Any]) -> None:
+        life = self._life
+        wanted = sorted(life.engines) if request["engines"] is None else [int(engine) for engine in request["engines"]]
+        unknown = [engine for engine in wanted if engine not in life.engines]
+        if unknown:
+            raise errors.ClusterError(f"{self._title} has no engine {unknown}; it has: {sorted(life.engines)}")
+        was = {engine: life.engines[engine].incarnation for engine in wanted}
+        self._perform(life.restart(wanted, time.monotonic()))
+        self._waits.append(_Wait(client, time.monotonic() + float(request["limit"]), was=was))
 
     def _on_logs(self, client: bytes, request: Mapping[str, Any]) -> None:
         lines, engines = int(request["tail"]), request["engines"]

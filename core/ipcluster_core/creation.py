@@ -16,12 +16,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import ending
+from .adoption import Creation, IfExists, decide_creation
 from .backends import get_backend
 from .control import ask
 from .errors import ClusterEnded, ClusterError, ClusterExists, ClusterTimeout, LaunchError, StoreConflict
 from .incarnation import find_record, forget, update
 from .launchers import get_launcher
-from .lifecycle import Creation, IfExists, decide_creation
 from .process import Identity, identify, liveness
 from .record import ClusterState, Ended, Liveness, Record, check_name, utc_now
 from .store import Store

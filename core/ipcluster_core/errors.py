@@ -96,13 +96,6 @@ class EngineLost(ClusterError):
         self.cause = cause
         self.output = output
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_engine_lost, (str(self), self.engine, self.cause, self.output))
-
-
-def _engine_lost(message: str, engine: int | None, cause: str, output: str) -> EngineLost:
-    return EngineLost(message, engine=engine, cause=cause, output=output)
-
 
 class TaskError(ClusterError):
     """A task raised an exception whose object cannot be rebuilt in this process.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 __all__ = ["ClusterHandle"]
 
@@ -16,7 +16,7 @@ class ClusterHandle(BaseModel):
     wherever a cluster is asked for. An unknown newer schema is refused.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
 
     schema_version: Literal[1] = Field(default=1, alias="schema", description="Version of this shape.")
     name: str = Field(description="Name of the cluster.")
@@ -27,7 +27,14 @@ class ClusterHandle(BaseModel):
     launcher: str = Field(description="Name of the launcher.")
     created: str = Field(description="When it was created, UTC, ISO 8601.")
 
-    model_config["serialize_by_alias"] = True
+    @field_validator("schema_version", mode="before")
+    @classmethod
+    def _known(cls, value: object) -> object:
+        if value != 1:
+            raise ValueError(
+                f"a handle of schema {value!r} cannot be read by this version of ipcluster-core: it reads 1"
+            )
+        return value
 
     def __str__(self) -> str:
         return self.name

@@ -3,7 +3,7 @@ r"""What happens to a cluster and its engines: pure state, events in, actions ou
 A cluster: ``creating -> running -> ending -> ended``. An engine::
 
     starting --up--> up --scaled down--> retiring --idle, or late--> stopping --dead--> (removed)
-       |  \            |                                                 ^
+     ^ |  \            |  \--restart--> restarting --dead--> starting    ^
        |   died        died                                             | scaled down
        |      \       /                                                 |
        |       waiting  --pause over--> starting      (same id, next incarnation)
@@ -14,32 +14,26 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
-
-from .record import Liveness
 
 __all__ = [
     "Action",
     "AskLoad",
     "ClusterLife",
-    "Creation",
     "DropEngine",
     "End",
     "Engine",
     "EngineState",
-    "IfExists",
     "Limits",
     "Ready",
+    "RestartEngine",
     "RetireEngines",
     "StartEngine",
     "StopEngine",
-    "decide_creation",
     "limits_of",
 ]
 
-IfExists = Literal["attach", "fail", "replace"]
 
 #: How often an engine that dies before it is up is started before it is given up.
 START_TRIES = 3
@@ -54,54 +48,6 @@ STEADY_SECONDS = 10.0
 DRAIN_SECONDS = 300.0
 
 
-class Creation(enum.Enum):
-    """What a create has to do about the record it found."""
-
-    START = "start"  # nothing in the way: make the next incarnation
-    ATTACH = "attach"  # it lives: use it
-    WAIT = "wait"  # somebody is making or ending it: look again soon
-    CLEAN = "clean"  # its processes are gone: clean up, then look again
-    REPLACE = "replace"  # it lives, end it, then look again
-    REFUSE = "refuse"  # it lives and must not be used
-
-
-def decide_creation(
-    state: str | None, head: Liveness | None, creator: Liveness | None, if_exists: IfExists
-) -> Creation:
-    """Decide what a create does.
-
-    Parameters
-    ----------
-    state
-        State in the record; None when there is no record.
-    head
-        Whether the head job's nanny lives; None when it has not put itself into the record.
-    creator
-        Whether the process that began to create it lives; None when that is not recorded.
-    if_exists
-        What the user wants when there is a living cluster.
-
-    Returns
-    -------
-    Creation
-        The next step.
-    """
-    if state in (None, "ended"):
-        return Creation.START
-    if head is None:
-        # Intent only. A nanny that comes up later finds another incarnation in the record and gives up.
-        return Creation.CLEAN if creator in (None, Liveness.GONE) else Creation.WAIT
-    if head is Liveness.GONE:
-        return Creation.CLEAN
-    if state == "ending":
-        return Creation.WAIT
-    if if_exists == "fail":
-        return Creation.REFUSE
-    if if_exists == "replace":
-        return Creation.REPLACE
-    return Creation.WAIT if state == "creating" else Creation.ATTACH
-
-
 class EngineState(enum.StrEnum):
     """See the drawing above."""
 
@@ -109,12 +55,18 @@ class EngineState(enum.StrEnum):
     UP = "up"
     RETIRING = "retiring"
     STOPPING = "stopping"
+    RESTARTING = "restarting"
     WAITING = "waiting"
     FAILED = "failed"
 
 
 #: Engines that count towards the number asked for.
-_COUNTED = frozenset({EngineState.STARTING, EngineState.UP, EngineState.WAITING, EngineState.FAILED})
+_COUNTED = frozenset(
+    {EngineState.STARTING, EngineState.UP, EngineState.RESTARTING, EngineState.WAITING, EngineState.FAILED}
+)
+
+#: Engines that are on their way up.
+_COMING = frozenset({EngineState.STARTING, EngineState.RESTARTING})
 
 
 @dataclass(slots=True)
@@ -169,6 +121,13 @@ class StopEngine:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartEngine:
+    """End an engine's process, whatever it does; the next one is started when it is gone."""
+
+    engine: int
+
+
+@dataclass(frozen=True, slots=True)
 class DropEngine:
     """Tell the broker that the engine will not come back; `expected` are those that are there or will come."""
 
@@ -195,7 +154,7 @@ class End:
     tail: str = ""
 
 
-Action = StartEngine | RetireEngines | StopEngine | DropEngine | AskLoad | Ready | End
+Action = StartEngine | RetireEngines | StopEngine | RestartEngine | DropEngine | AskLoad | Ready | End
 
 
 @dataclass(slots=True)
@@ -251,6 +210,9 @@ class ClusterLife:
             del self.engines[engine]
             yield DropEngine(engine, self._expected())
             return
+        if found.state is EngineState.RESTARTING:
+            yield self._start(found, now)
+            return
         was_up = found.state is EngineState.UP
         steady = was_up and now - found.since >= STEADY_SECONDS
         found.quick_deaths = 0 if steady else found.quick_deaths + 1
@@ -273,6 +235,18 @@ class ClusterLife:
         self.at_least = min(self.at_least, sum(self.sets.values()))
         yield from self._fit(name, now)
         yield from self._maybe_ready(now)
+
+    def restart(self, engines: Iterable[int], now: float) -> Iterator[Action]:
+        """Start engines anew under their ids, at once; those given up get another chance. Unknown ids are left out."""
+        if self.over:
+            return
+        for engine in [self.engines[engine] for engine in engines if engine in self.engines]:
+            if engine.state in (EngineState.WAITING, EngineState.FAILED):
+                yield self._start(engine, now)
+            elif engine.state in (EngineState.STARTING, EngineState.UP):
+                engine.state, engine.since = EngineState.RESTARTING, now
+                yield RestartEngine(engine.id)
+            engine.quick_deaths = engine.failed_starts = 0
 
     def engines_retired(self, name: str, asked: int, engines: list[int], now: float) -> Iterator[Action]:
         """Note which engines of a set the broker chose, when `asked` of them were to retire."""
@@ -353,7 +327,7 @@ class ClusterLife:
 
     def reachable(self, of: str | None = None) -> int:
         """Return how many engines are up or may still come up."""
-        return self.count(EngineState.UP, EngineState.STARTING, EngineState.WAITING, of=of)
+        return self.count(EngineState.UP, EngineState.WAITING, *_COMING, of=of)
 
     def reasons(self) -> list[str]:
         """Say why engines are missing: one line each, with the last output of those that failed."""
@@ -384,7 +358,7 @@ class ClusterLife:
                 del self.engines[engine.id]
                 yield DropEngine(engine.id, self._expected())
         # Engines on their way might get a task the moment they are up: they are waited for and retired then.
-        starting = sum(e.state is EngineState.STARTING for e in mine)
+        starting = sum(e.state in _COMING for e in mine)
         up = tuple(e.id for e in mine if e.state is EngineState.UP)
         if excess > starting:
             self._asked_to_retire[name] += excess - starting
@@ -429,7 +403,7 @@ class ClusterLife:
     def _idle_deadline(self) -> float | None:
         if self.limits.idle_timeout is None or self.idle_since is None or self.ready_at is None:
             return None
-        if self.count(EngineState.STARTING, EngineState.WAITING):
+        if self.count(EngineState.WAITING, *_COMING):
             return None
         newest = max((e.since for e in self.engines.values()), default=self.ready_at)
         return max(self.idle_since, self.ready_at, newest) + self.limits.idle_timeout

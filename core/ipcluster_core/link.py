@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import struct
 from collections.abc import Iterator, Mapping
@@ -14,8 +15,12 @@ __all__ = ["Link", "endpoint", "link_pair"]
 #: Longest path that fits a sockaddr_un with its final NUL, less what zmq may add (unix(7)).
 _LONGEST = 100
 
-#: Seconds that a partner may take to accept a message.
+#: Seconds for which a partner may take nothing of a message.
 _PATIENCE = 10.0
+
+#: Room for messages that the partner has not read yet, as far as the kernel grants it: for hundreds at least. Two parts
+#: that both wait for the other to read would be cut off.
+_ROOM_BYTES = 2 << 20
 
 _HEADER = struct.Struct("<II")
 
@@ -45,7 +50,9 @@ class Link:
     """
 
     def __init__(self, end: socket.socket) -> None:
-        end.settimeout(_PATIENCE)
+        # The kernel calls a socket writable only while most of its room is free, so writing is tried first.
+        end.settimeout(0)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM_BYTES)
         self._socket = end
         self._received = bytearray()
 
@@ -54,13 +61,19 @@ class Link:
         return self._socket.fileno()
 
     def send(self, message: Mapping[str, Any], blob: bytes = b"") -> bool:
-        """Send a message; return False when the partner is gone, or takes nothing for `_PATIENCE` seconds.
+        """Send a message.
 
-        One that takes nothing is cut off: half a message may have gone, and nobody may wait for a frozen process.
+        A partner that takes nothing for `_PATIENCE` seconds is cut off: half a message may have gone, and nobody may
+        wait for a frozen process.
+
+        Returns
+        -------
+        bool
+            False when the partner is gone or was cut off.
         """
         text = json.dumps(message, separators=(",", ":")).encode()
         try:
-            self._socket.sendall(_HEADER.pack(len(text), len(blob)) + text + blob)
+            self._send(_HEADER.pack(len(text), len(blob)) + text + blob)
         except TimeoutError:
             self._socket.shutdown(socket.SHUT_RDWR)
             return False
@@ -68,8 +81,19 @@ class Link:
             return False
         return True
 
+    def _send(self, data: bytes) -> None:
+        left = memoryview(data)
+        writable = select.poll()
+        writable.register(self._socket, select.POLLOUT)
+        while left:
+            try:
+                left = left[self._socket.send(left) :]
+            except BlockingIOError:
+                if not writable.poll(_PATIENCE * 1000):
+                    raise TimeoutError from None
+
     def receive(self) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Read once and yield the messages that are complete.
+        """Read what is there, without waiting, and yield the messages that are complete.
 
         Yields
         ------
@@ -83,6 +107,8 @@ class Link:
         """
         try:
             data = self._socket.recv(1 << 20)
+        except BlockingIOError:
+            return
         except ConnectionResetError:
             data = b""
         self._received += data

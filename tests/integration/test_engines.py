@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,46 @@ def test_a_package_installed_only_for_the_engines_interpreter_is_theirs() -> Non
         assert client.submit(lambda: sys.executable).result(10) == sys.executable
     with pytest.raises(errors.LaunchError, match=r"/bin/false. ended before it was ready"):
         Cluster.create_sync("own", python="/bin/false")
+
+
+def take(path: str) -> bool:
+    """Take a lock for as long as this process lives; return whether it was free."""
+    import fcntl
+
+    file = Path(path).open("w")  # noqa: SIM115 - held by the process, as a device would be
+    held.append(file)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+held: list[object] = []
+
+
+def test_restarting_one_engine_frees_what_it_holds_and_keeps_its_id(tmp_path: Path) -> None:
+    """Its task is lost and says why; the others lose nothing; a task that waits for it runs on its successor."""
+    device = str(tmp_path / "device")
+    with Cluster("devices", n=3) as cluster, cluster.client() as client:
+        first, second = client.options(engines=[0]), client.options(engines=[1])
+        assert first.submit(take, device).result(10)
+        assert not second.submit(take, device).result(10)
+        before = client.run(os.getpid)
+        running, waiting = first.submit(time.sleep, 300), first.submit(os.getpid)
+        other = second.submit(pow, 2, 10)
+        steps.wait_until(lambda: cluster.status_sync().engines[0].tasks == 1)
+        cluster.restart_sync([0], timeout=10)
+
+        with pytest.raises(errors.EngineLost, match="it was restarted on request"):
+            running.result(10)
+        assert other.result(10) == 1024
+        assert second.submit(take, device).result(10)
+        after = client.run(os.getpid)
+        assert waiting.result(10) == after[0] != before[0]
+        assert {1: after[1], 2: after[2]} == {1: before[1], 2: before[2]}
+        assert [engine.incarnation for engine in cluster.status_sync().engines] == [1, 0, 0]
+        with pytest.raises(errors.ClusterError, match=r"has no engine \[9\]; it has: \[0, 1, 2\]"):
+            cluster.restart_sync([9])
+        cluster.restart_sync()
+        assert not set(client.run(os.getpid).values()) & set(after.values())

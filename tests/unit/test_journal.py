@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 
-from ipcluster_core.journal import HALF_BYTES, Finished, Journal, Progress
+from ipcluster_core.journal import HALF_BYTES, Finished, Journal, Progress, make_memory
 
 
 @pytest.fixture
@@ -81,6 +81,16 @@ def test_result_that_is_too_large_is_not_kept(journal: Journal) -> None:
     assert journal.read() == [Progress(0, 2, (Finished(0, None), Finished(0, b"small")))]
 
 
+@pytest.mark.parametrize(("spare", "kept"), [(0, True), (-1, False)])
+def test_result_may_fill_a_half_to_its_last_byte(journal: Journal, spare: int, kept: bool) -> None:
+    """12 bytes tell of the chunk, 5 of the task; one byte more does not fit."""
+    run(journal, 1, b"other")
+    journal.open_chunk(0)
+
+    assert journal.finish(0, b"x" * (HALF_BYTES - 12 - 5 - spare)) == kept
+    assert journal.read()[1] == Progress(1, 1, (Finished(0, b"other"),))
+
+
 def test_result_that_need_not_be_kept_is_not(journal: Journal) -> None:
     """One with buffers of its own is sent at once in any case."""
     journal.open_chunk(0)
@@ -122,6 +132,21 @@ def test_journal_outlives_the_process_that_wrote_it(journal: Journal) -> None:
 
     assert os.WTERMSIG(status) == signal.SIGKILL
     assert journal.read() == [Progress(0, 2, (Finished(0, b"done"),))]
+
+
+def test_journal_in_memory_of_its_own_is_shared_through_the_descriptor() -> None:
+    """An engine that is executed anew inherits the descriptor and nothing else."""
+    fd = make_memory()
+    try:
+        nanny, engine = Journal(fd), Journal(fd)
+    finally:
+        os.close(fd)
+    run(engine, 1, b"done", begun=1)
+    found = nanny.read()
+    nanny.close()
+    engine.close()
+
+    assert found == [Progress(1, 2, (Finished(0, b"done"),))]
 
 
 def test_journal_is_true_at_every_step_of_a_write(journal: Journal) -> None:

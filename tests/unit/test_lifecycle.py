@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from ipcluster_core.adoption import Creation, IfExists, decide_creation
 from ipcluster_core.lifecycle import (
     DRAIN_SECONDS,
     PAUSES,
@@ -14,17 +15,15 @@ from ipcluster_core.lifecycle import (
     Action,
     AskLoad,
     ClusterLife,
-    Creation,
     DropEngine,
     End,
     EngineState,
-    IfExists,
     Limits,
     Ready,
+    RestartEngine,
     RetireEngines,
     StartEngine,
     StopEngine,
-    decide_creation,
     limits_of,
 )
 from ipcluster_core.record import Liveness
@@ -548,3 +547,46 @@ def test_reasons_are_in_the_order_of_the_engines() -> None:
     ]
     assert life.count(UP) == 1
     assert life.reachable() == 2
+
+
+# restarting on request
+
+
+def test_restart_keeps_the_id_and_starts_the_next_when_the_old_one_is_gone() -> None:
+    """What the old process holds must be free before."""
+    life = begin(2)
+
+    assert list(life.restart([1], 5.0)) == [RestartEngine(1)]
+    assert states(life) == {0: "up", 1: "restarting"}
+    assert list(life.engine_died(1, "signal SIGTERM", "", 6.0)) == [StartEngine(1, 1, "default")]
+    assert list(life.engine_up(1, 1, 7.0)) == []
+    assert states(life) == {0: "up", 1: "up"}
+
+
+def test_restart_gives_an_engine_that_was_given_up_another_chance() -> None:
+    """At once, and with all its tries."""
+    life = begin(2, up=1, at_least=1)
+    fail_start(life, 1, START_TRIES)
+
+    assert list(life.restart([1], 500.0)) == [StartEngine(1, START_TRIES, "default")]
+    assert fail_start(life, 1, START_TRIES - 1)[-1] == StartEngine(1, 2 * START_TRIES - 1, "default")
+
+
+def test_restart_leaves_alone_what_is_going_or_unknown() -> None:
+    """An engine that is scaled away goes."""
+    life = begin(2)
+    list(life.scale("default", 1, 1.0))
+    list(life.engines_retired("default", 1, [1], 1.0))
+
+    assert list(life.restart([1, 7], 2.0)) == []
+    assert states(life) == {0: "up", 1: "retiring"}
+
+
+def test_scaling_down_waits_for_an_engine_that_restarts() -> None:
+    """It is one too many when it comes up, and not before."""
+    life = begin(1)
+    list(life.restart([0], 1.0))
+
+    assert list(life.scale("default", 0, 1.0)) == []
+    list(life.engine_died(0, "signal SIGTERM", "", 1.0))
+    assert list(life.engine_up(0, 1, 2.0)) == [RetireEngines("default", (0,), 1)]

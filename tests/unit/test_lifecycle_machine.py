@@ -21,6 +21,7 @@ from ipcluster_core.lifecycle import (
     EngineState,
     Limits,
     Ready,
+    RestartEngine,
     RetireEngines,
     StartEngine,
     StopEngine,
@@ -74,7 +75,7 @@ class Living(RuleBasedStateMachine):
                     assert incarnation == self.started[engine], "incarnations of an id are counted up"
                     self.started[engine] += 1
                     self.to_nanny.append(action)
-                case StopEngine():
+                case StopEngine() | RestartEngine():
                     self.to_nanny.append(action)
                 case RetireEngines(name, engines, count):
                     assert 0 < count <= len(engines) - self.asked_to_retire(name), "more than are up"
@@ -110,7 +111,7 @@ class Living(RuleBasedStateMachine):
                 self.processes[engine] = incarnation
                 self.silent.add(engine)
                 self.from_nanny.append(("started", engine, incarnation))
-            case StopEngine(engine):
+            case StopEngine(engine) | RestartEngine(engine):
                 if engine in self.processes:
                     self.die(engine)
 
@@ -211,6 +212,11 @@ class Living(RuleBasedStateMachine):
     def scale(self, name: str, n: int) -> None:
         """Somebody wants another number of engines."""
         self.perform(self.life.scale(name, n, self.now))
+
+    @rule(engines=st.sets(st.integers(0, 5)))
+    def restart(self, engines: set[int]) -> None:
+        """Somebody wants engines anew, of which some may be there."""
+        self.perform(self.life.restart(sorted(engines), self.now))
 
     @rule(seconds=st.sampled_from([0.0, 0.3, 1.0, 6.0, 60.0, DRAIN_SECONDS]))
     def time_passes(self, seconds: float) -> None:

@@ -154,7 +154,7 @@ def test_offsets_cut_a_body_into_its_payloads(payloads: list[bytes]) -> None:
 
 @pytest.mark.parametrize(
     ("packed", "count", "text"),
-    [(b"\0" * 16, 3, "2 lengths for 3 tasks"), (b"\0" * 7, 1, "not a multiple"), (b"", 1, "0 lengths for 1 tasks")],
+    [(b"\0" * 16, 3, "2 lengths for 3 tasks"), (b"\0" * 16, 1, "2 lengths for 1 tasks"), (b"\0" * 7, 1, "multiple")],
 )
 def test_lengths_that_do_not_fit_the_number_of_tasks_are_refused(packed: bytes, count: int, text: str) -> None:
     """A body is cut only if it is certain where."""
