@@ -73,6 +73,7 @@ class Broker:
         self._scheduler = Scheduler()
         self._seats: dict[int, _Seat] = {}
         self._engine_of: dict[bytes, int] = {}
+        self._told_idle: set[int] = set()
         self._leaving: dict[int, str] = {}  # engines that get nothing new, and why they are about to go
         self._clients: dict[bytes, int | None] = {}  # identity -> pidfd
         self._segments = folder_of(self._tag.rpartition("/")[2])
@@ -122,6 +123,7 @@ class Broker:
                 if pidfd in ready:
                     self._client_gone(identity)
             self._dispatch()
+            self._note_idle()
             self._note_load()
         for identity in self._clients:
             self._send(identity, Notice(Kind.END, {"reason": self._over}).encode())
@@ -166,6 +168,7 @@ class Broker:
         begun = {int(chunk["chunk"]): int(chunk["begun"]) for chunk in message["chunks"]}
         del self._seats[engine], self._engine_of[seat.identity]
         cause, tail = str(message["cause"]), str(message["tail"])
+        self._told_idle.discard(engine)
         if engine in self._leaving:
             cause = f"{self._leaving.pop(engine)}, {cause}"
         for lost in self._scheduler.engine_lost(engine, begun):
@@ -196,11 +199,9 @@ class Broker:
                 self._leaving.update(dict.fromkeys(chosen, "it was scaled down and had not finished in time"))
                 reply = {"event": "retired", "set": message["set"], "asked": message["count"], "engines": chosen}
                 self._controller.send(reply)
-                for engine in chosen:
-                    self._tell_if_idle(engine)
             case "restart":
                 engine = int(message["engine"])
-                self._scheduler.retire([engine], 1)
+                self._scheduler.suspend(engine)
                 self._leaving[engine] = "it was restarted on request"
             case "drop":
                 remove(self._segments, f"e{int(message['engine'])}", free_only=True)
@@ -242,15 +243,9 @@ class Broker:
             self._send(identity, Notice(Kind.REFUSED, refusal).encode())
 
     def _on_hello(self, identity: bytes, hello: Mapping[str, Any]) -> None:
-        refusal = None
-        if not hmac.compare_digest(str(hello["secret"]).encode(), self._secret):
-            refusal = {"error": "NotAuthorized", "message": f"wrong secret for {self._title}"}
-        elif list(hello["python"]) != list(sys.version_info[:2]):
-            theirs, ours = (".".join(map(str, version)) for version in (hello["python"], sys.version_info[:2]))
-            text = f"{self._title} runs Python {ours}, this {hello['role']} runs {theirs}: use the same minor version"
-            refusal = {"error": "VersionMismatch", "message": text}
+        refusal = self._refusal(hello)
         if refusal is not None:
-            logger.warning("refused a %s: %s", hello["role"], refusal["message"])
+            logger.warning("refused a %s: %s", hello.get("role"), refusal)
             self._send(identity, Notice(Kind.REFUSED, refusal).encode())
         elif hello["role"] == "engine":
             engine, incarnation = int(hello["engine"]), int(hello["incarnation"])
@@ -264,6 +259,17 @@ class Broker:
             self._prefixes[identity] = str(hello["segments"])
             self._alone_since = None
             self._send(identity, Notice(Kind.WELCOME, {"engines": sorted(self._seats)}).encode())
+
+    def _refusal(self, hello: Mapping[str, Any]) -> dict[str, str] | None:
+        """Say why a partner cannot be taken; None if it can."""
+        if not hmac.compare_digest(str(hello.get("secret")).encode(), self._secret):
+            return {"error": "NotAuthorized", "message": f"wrong secret for {self._title}"}
+        ours = {"protocol": wire.VERSION, "python": list(sys.version_info[:2])}
+        for what, version in ours.items():
+            if hello.get(what) != version:
+                text = f"{self._title} has {what} {version}, this {hello.get('role')} has {hello.get(what)}"
+                return {"error": "VersionMismatch", "message": f"{text}: use the same on both sides"}
+        return None
 
     def _watch(self, data: Mapping[str, Any]) -> int | None:
         """Return a pidfd of a client's process, to know at once when it is gone."""
@@ -302,8 +308,10 @@ class Broker:
                 self._functions[function.key] = function.blob
             case Kind.CANCEL:
                 number = wire.Cancel.decode(frames).number
-                success = self._scheduler.cancel(identity, number)
-                self._send(identity, wire.Cancelled(number, success).encode())
+                work = self._scheduler.cancel(identity, number)
+                if work is not None:
+                    self._release(work)
+                self._send(identity, wire.Cancelled(number, work is not None).encode())
             case Kind.ASK:
                 question = Notice.decode(frames).data
                 answer = {"id": question["id"], "engines": sorted(self._seats.keys() - self._leaving.keys())}
@@ -345,12 +353,13 @@ class Broker:
         else:
             self._reader.release(message.buffers)
         self._release(piece.work)
-        if engine in self._leaving:
-            self._tell_if_idle(engine)
 
-    def _tell_if_idle(self, engine: int) -> None:
-        if self._scheduler.is_idle(engine):
-            self._controller.send({"event": "idle", "engine": engine})
+    def _note_idle(self) -> None:
+        """Tell the controller, once, of each engine that is to leave and has nothing left to do."""
+        for engine in self._leaving.keys() - self._told_idle:
+            if self._scheduler.is_idle(engine):
+                self._told_idle.add(engine)
+                self._controller.send({"event": "idle", "engine": engine})
 
     # to engines and clients
 

@@ -194,8 +194,7 @@ class Client(concurrent.futures.Executor):
             while waiting:
                 yield self._result(waiting.popleft(), deadline)
         finally:
-            for future in waiting:
-                future.cancel()
+            self._connection.cancel_all(waiting)
 
     def _result(self, future: TaskFuture[T], deadline: float | None) -> T:
         if deadline is None:

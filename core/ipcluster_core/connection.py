@@ -17,17 +17,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import zmq
 
 from . import errors, serialize, wire
+from .aftermath import known_end, verdict
 from .futures import TaskFuture
-from .incarnation import TASK, find_record, log_path, require_here, secret_of, tail_of
+from .incarnation import TASK, require_here, secret_of
 from .link import endpoint
-from .process import Identity, identify, liveness
-from .record import ClusterState, Liveness, Record
+from .outbox import Farewell, Lease, Options, Question, Task, fits
+from .process import identify
+from .record import Record
 from .segments import Pool, Reader, folder_of
 from .store import Store
 from .wire import Buffer, Kind, Notice, Status
@@ -35,12 +36,6 @@ from .wire import Buffer, Kind, Notice, Status
 __all__ = ["Connection", "Options"]
 
 T = TypeVar("T")
-
-#: Most tasks in one message to the broker.
-_MOST_TASKS = 1024
-
-#: Seconds to wait for a reason to appear in the record after the broker has gone.
-_VERDICT_SECONDS = 3.0
 
 #: Seconds that `cancel` waits for the broker's answer.
 _CANCEL_SECONDS = 10.0
@@ -51,55 +46,6 @@ _NO_BUFFERS: Sequence[Buffer] = ()
 _MOST_FUNCTIONS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a view of a client has set."""
-
-    retries: int = 0
-    engines: tuple[int, ...] | None = None
-    timeout: float | None = None
-
-    def on_wire(self) -> dict[str, Any] | None:
-        """Return what the broker must know; None if nothing differs from the defaults."""
-        found: dict[str, Any] = {}
-        if self.retries:
-            found["retries"] = self.retries
-        if self.engines is not None:
-            found["engines"] = self.engines
-        return found or None
-
-
-class _Task(NamedTuple):
-    """A task on its way to the broker."""
-
-    future: TaskFuture[Any]
-    function: bytes
-    blob: bytes
-    payload: bytes
-    buffers: Sequence[Buffer]
-    options: Options
-
-
-@dataclass(slots=True)
-class _Lease:
-    """Shared buffers, and how many tasks that are not settled need them."""
-
-    buffers: Sequence[Buffer]
-    tasks: int
-
-
-class _Question(NamedTuple):
-    """A message that is answered under a number."""
-
-    number: int
-    message: Notice | wire.Cancel
-    answer: concurrent.futures.Future[Any]
-
-
-class _Farewell(NamedTuple):
-    """The last message."""
-
-
 class Connection:
     """The socket, its I/O thread, and the futures that wait for results; shared by all views of a client."""
 
@@ -107,9 +53,9 @@ class Connection:
         self.store, self.record = store, record
         self.pid = os.getpid()
         self.engines: list[int] = []
-        self._outbox: deque[_Task | _Question | _Farewell] = deque()
+        self._outbox: deque[Task | Question | Farewell] = deque()
         self._futures: dict[int, TaskFuture[Any]] = {}
-        self._leases: dict[int, _Lease] = {}
+        self._leases: dict[int, Lease] = {}
         segments = folder_of(record.uid)
         self._prefix = f"c{self.pid}x{id(self):x}"
         self._pool, self._reader = Pool(segments, self._prefix), Reader(segments)
@@ -144,11 +90,14 @@ class Connection:
         title, folder = self.record.title, self.record.folder
         require_here(self.record)
         if not os.path.exists(os.path.join(folder, TASK)):
-            raise self._verdict(f"{title} has no task socket: its broker is gone, or not on this host")
+            raise verdict(
+                self.store, self.record, f"{title} has no task socket: its broker is gone, or not on this host"
+            )
         address, self._fd = endpoint(folder, TASK)
         self._socket.connect(address)
         hello = {
             "role": "client",
+            "protocol": wire.VERSION,
             "secret": secret_of(self.store, self.record),
             "process": identify().to_dict(),
             "segments": self._prefix,
@@ -163,7 +112,7 @@ class Connection:
                 break
             if self._monitor in ready:
                 self._monitor.recv_multipart()
-                over = self._known_end()
+                over = known_end(self.store, self.record)
                 if over is not None:
                     raise over
             if remaining == 0:
@@ -192,7 +141,7 @@ class Connection:
         payload = serialize.dump_call(args, kwargs, raw)
         self.check()
         buffers = self._pool.share(raw) if raw else _NO_BUFFERS
-        lease = _Lease(buffers, len(several)) if raw else None
+        lease = Lease(buffers, len(several)) if raw else None
         futures = []
         for options in several:
             future: TaskFuture[T] = TaskFuture(self._cancel, next(self._number))
@@ -200,7 +149,7 @@ class Connection:
                 self._leases[future.number] = lease
             # Known before it is queued, so that `close` never sees it in neither place.
             self._futures[future.number] = future
-            self._put(_Task(future, key, blob, payload, buffers, options))
+            self._put(Task(future, key, blob, payload, buffers, options))
             futures.append(future)
         return futures
 
@@ -213,7 +162,7 @@ class Connection:
             known = self._functions[id(function)] = (function, *serialize.dump_function(function))
         return known[1], known[2]
 
-    def _put(self, item: _Task | _Question | _Farewell) -> None:
+    def _put(self, item: Task | Question | Farewell) -> None:
         self._outbox.append(item)
         if self._asleep:
             self._wake()
@@ -236,7 +185,7 @@ class Connection:
         self.check()
         number = next(self._number)
         answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._put(_Question(number, Notice(Kind.ASK, {"id": number}), answer))
+        self._put(Question(number, Notice(Kind.ASK, {"id": number}), answer))
         try:
             return list(answer.result(timeout)["engines"])
         except TimeoutError:
@@ -248,7 +197,7 @@ class Connection:
         if self._over is not None or self.pid != os.getpid():
             return False
         answer: concurrent.futures.Future[bool] = concurrent.futures.Future()
-        self._put(_Question(future.number, wire.Cancel(future.number), answer))
+        self._put(Question(future.number, wire.Cancel(future.number), answer))
         if threading.current_thread() is self._thread:
             return False  # called by a callback: the answer can only come when this returns
         try:
@@ -256,18 +205,28 @@ class Connection:
         except TimeoutError:
             return False
 
+    def cancel_all(self, futures: Iterable[TaskFuture[Any]]) -> None:
+        """Cancel many tasks with one wait for all answers."""
+        if self._over is not None or self.pid != os.getpid():
+            return
+        answers: list[concurrent.futures.Future[bool]] = []
+        for future in [future for future in futures if not future.done()]:
+            answers.append(concurrent.futures.Future())
+            self._put(Question(future.number, wire.Cancel(future.number), answers[-1]))
+        if threading.current_thread() is not self._thread:
+            concurrent.futures.wait(answers, _CANCEL_SECONDS)
+
     def close(self, *, wait: bool, cancel: bool) -> None:
         """Take no new work; with `wait`, return when all results are here. What was sent goes on in any case."""
         if self.pid != os.getpid() or self not in _open:
             return
         if cancel:
-            for future in list(self._futures.values()):
-                future.cancel()
+            self.cancel_all(list(self._futures.values()))
         self._closing = True
         if wait:
             with self._settled:
                 self._settled.wait_for(lambda: self._over is not None or not (self._outbox or self._futures))
-        self._put(_Farewell())
+        self._put(Farewell())
         self._wake()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -303,7 +262,7 @@ class Connection:
             self._receive()
         if self._monitor in ready and self._over is None:
             self._receive()  # what it sent before it went comes first
-            self._fail(self._over or self._verdict(f"the broker of {self.record.title} is gone"))
+            self._fail(self._over or verdict(self.store, self.record, f"the broker of {self.record.title} is gone"))
         if self._over is None:
             return self._flush()
         self._refuse_outbox()
@@ -314,18 +273,18 @@ class Connection:
 
     def _flush(self) -> bool:
         """Send what has gathered; return False when the last message was the farewell."""
-        run: list[_Task] = []
+        run: list[Task] = []
         while self._outbox:
             item = self._outbox.popleft()
-            if isinstance(item, _Task):
-                if run and not _fits(run, item):
+            if isinstance(item, Task):
+                if run and not fits(run, item):
                     self._send_run(run)
                     run = []
                 run.append(item)
                 continue
             self._send_run(run)
             run = []
-            if isinstance(item, _Farewell):
+            if isinstance(item, Farewell):
                 self._send(Notice(Kind.BYE, {}).encode())
                 return False
             self._answers[item.number] = item.answer
@@ -333,7 +292,7 @@ class Connection:
         self._send_run(run)
         return True
 
-    def _send_run(self, run: list[_Task]) -> None:
+    def _send_run(self, run: list[Task]) -> None:
         if not run:
             return
         first = run[0]
@@ -441,39 +400,11 @@ class Connection:
     def _refuse_outbox(self) -> None:
         while self._outbox:
             item = self._outbox.popleft()
-            if isinstance(item, _Task):
+            if isinstance(item, Task):
                 self._futures.pop(item.future.number, None)
                 item.future.settle(None, self._over)
-            elif isinstance(item, _Question):
+            elif isinstance(item, Question):
                 item.answer.set_exception(self._over)
-
-    def _verdict(self, fact: str) -> errors.ClusterError:
-        """Say why the broker is gone; wait a moment for the reason to be written into the record."""
-        deadline = time.monotonic() + _VERDICT_SECONDS
-        tail = tail_of(log_path(self.record.folder, "broker"))
-        while time.monotonic() < deadline:
-            over = self._known_end()
-            if isinstance(over, errors.ClusterEnded):
-                return over
-            # Nothing announces a change of the record to a process that has lost its broker.
-            time.sleep(0.02)
-        return self._known_end() or errors.ClusterBroken(f"{fact}\n{tail}".rstrip())
-
-    def _known_end(self) -> errors.ClusterError | None:
-        """Return how the cluster ended, by its record or by its nanny's absence; None if it seems to live."""
-        try:
-            found = find_record(self.store, self.record.name)
-        except errors.StoreError as error:
-            return error
-        if found is None or found[0].tag != self.record.tag:
-            return errors.ClusterEnded(f"{self.record.title} is over and its record is gone")
-        if found[0].state is ClusterState.ENDED:
-            return errors.ClusterEnded(found[0].end_message())
-        nanny = found[0].jobs[0].nanny if found[0].jobs else None
-        if nanny is not None and liveness(Identity.from_dict(nanny)) is Liveness.GONE:
-            who = Identity.from_dict(nanny)
-            return errors.ClusterBroken(f"{self.record.title} is broken: its nanny ({who}) is gone; tear it down")
-        return None
 
     def _close_socket(self) -> None:
         self._pool.close()
@@ -485,19 +416,6 @@ class Connection:
         for fd in (self._wake_read, self._wake_write, self._fd):
             if fd is not None:
                 os.close(fd)
-
-
-def _fits(run: list[_Task], task: _Task) -> bool:
-    """Tell whether a task may travel with those gathered before it: same function, next number, no buffers."""
-    last = run[-1]
-    return (
-        last.function == task.function
-        and last.options is task.options
-        and last.future.number + 1 == task.future.number
-        and not last.buffers
-        and not task.buffers
-        and len(run) < _MOST_TASKS
-    )
 
 
 def _poll(sockets: Iterable[zmq.Socket[bytes]], timeout: float) -> dict[Any, int]:

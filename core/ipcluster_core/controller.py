@@ -44,6 +44,10 @@ __all__ = ["Controller", "run"]
 logger = logging.getLogger("ipcluster.controller")
 
 
+#: Longest time that poll(2) takes, in ms; when it is over, the loop goes round once more.
+_LONGEST_POLL_MS = 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Wait:
     """A client that waits until `n` engines are up, or until each of some is up in a later incarnation than it was."""
@@ -216,6 +220,9 @@ class Controller:
         logger.info("%s is ending: %s", self._title, reason)
         update(self._store, self._tag, lambda record: record.with_state(ClusterState.ENDING))
         self._nanny.send({"do": "end", "reason": reason, "by": by, "tail": tail})
+        if self._life.ready_at is None:
+            # The nanny may be importing, and read that only when it is done.
+            os.kill(os.getppid(), signal.SIGTERM)
 
     # questions
 
@@ -372,7 +379,7 @@ class Controller:
         deadline = self._life.deadline()
         if deadline is not None:
             times.append(deadline)
-        return int(max(0.0, min(times) - time.monotonic()) * 1000) + 1 if times else None
+        return min(int(max(0.0, min(times) - time.monotonic()) * 1000) + 1, _LONGEST_POLL_MS) if times else None
 
 
 def run(boot: Mapping[str, Any], nanny: Link, broker: Link) -> None:

@@ -33,6 +33,10 @@ __all__ = ["create", "take_claim"]
 
 logger = logging.getLogger(__name__)
 
+#: Seconds for each of the two ways of ending what could not be created: asking, and force. Whoever has interrupted the
+#: create may not wait for long (Airflow: 5 s).
+_UNDO_SECONDS = 2.0
+
 #: Seconds between looks at a record that somebody else is changing.
 _LOOK_SECONDS = 0.02
 
@@ -178,7 +182,8 @@ async def _start(store: Store, record: Record, spec: ClusterSpec, *, owned: bool
         left = max(1.0, deadline - time.monotonic())
         await ask(record, key, "wait", timeout=left + 2, n=boot["at_least"], limit=left)
     except BaseException as error:
-        reason = str(error) or type(error).__name__
+        interrupted = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
+        reason = f"it was interrupted by {ending.this_process()}" if interrupted else str(error) or repr(error)
         cleaning = asyncio.ensure_future(_undo(store, record, f"it could not be created: {reason}"))
         # Once begun, the clean-up is not interrupted by the cancellation that led to it.
         await asyncio.shield(cleaning)
@@ -198,10 +203,10 @@ async def _undo(store: Store, record: Record, reason: str) -> None:
     job = ending.head_job(current)
     if job is not None and ending.head_liveness(current) is Liveness.ALIVE:
         try:
-            await ending.ask_to_end(store, current, job, reason=reason, by=by, timeout=10.0)
+            await ending.ask_to_end(store, current, job, reason=reason, by=by, timeout=_UNDO_SECONDS)
         except ClusterError as error:
             logger.warning("%s does not answer (%s) and is ended by force", record.title, error)
-    await ending.clean(store, current, reason, by, 10.0)
+    await ending.clean(store, current, reason, by, _UNDO_SECONDS)
     forget(store, record.tag, record.folder)
     update(store, record.tag, lambda now: now.with_state(ClusterState.ENDED, ended=Ended(reason, utc_now(), by)))
 

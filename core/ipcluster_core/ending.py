@@ -184,10 +184,11 @@ async def clean(store: Store, record: Record, reason: str, by: str, timeout: flo
     found = find_record(store, record.name)
     if found is not None and found[0].tag == record.tag and found[0].state is ClusterState.ENDED:
         return []  # its nanny did it all
+    ended = Ended(reason, utc_now(), by)
+    update(store, record.tag, lambda now: now.with_state(ClusterState.ENDING, ended=now.ended or ended))
     job = head_job(found[0] if found is not None and found[0].tag == record.tag else record)
     left = await get_launcher(record.launcher).stop(job, record.tag, timeout=timeout)
-    ended = Ended(reason, utc_now(), by)
-    update(store, record.tag, lambda current: current.with_state(ClusterState.ENDED, ended=ended))
+    update(store, record.tag, lambda now: now.with_state(ClusterState.ENDED, ended=now.ended or ended))
     with suppress(ClusterError):
         forget(store, record.tag, record.folder)
     return left

@@ -68,6 +68,7 @@ class Engine:
         self._socket.connect(address)
         hello = {
             "role": "engine",
+            "protocol": wire.VERSION,
             "secret": secret,
             "engine": self._engine,
             "incarnation": self._incarnation,

@@ -59,8 +59,9 @@ class TaskFuture(Future[T]):
                 condition = self._lazy = self._lazy or threading.Condition()
         return condition
 
+    # The parent has an attribute there, and never asks what kind.
     @_condition.setter
-    def _condition(self, value: threading.Condition) -> None:
+    def _condition(self, value: threading.Condition) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._lazy = value
 
     def cancel(self) -> bool:

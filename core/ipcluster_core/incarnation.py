@@ -35,6 +35,9 @@ __all__ = [
 #: Name of the task socket in an incarnation's folder.
 TASK = "task"
 
+#: What is needed of a handle to find its cluster.
+_HANDLE_KEYS = ("name", "incarnation", "uid", "store")
+
 #: How much of a log is quoted when its process failed.
 _TAIL_BYTES = 4096
 _TAIL_LINES = 20
@@ -85,19 +88,27 @@ def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store
         The handle is of a newer schema.
     TypeError
         It is given in none of these forms.
+    ValueError
+        The JSON is damaged, or the dict is not that of a handle.
     """
     # A handle is told by its method, so that its class and the model library need not be loaded here.
     dump = getattr(cluster, "model_dump", None)
     text: object = cluster if dump is None else dump()
     if isinstance(text, str) and text.lstrip().startswith("{"):
-        text = json.loads(text)
+        try:
+            text = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"this is not the JSON of a handle: {error}") from error
     if isinstance(text, str):
         opened = store if store is not None and not isinstance(store, str) else open_store(store)
         return opened, read_record(opened, text)
-    if not isinstance(text, dict):
+    if not isinstance(text, Mapping):
         raise TypeError(f"a cluster is given by name, handle, dict or JSON, not by {type(cluster).__name__}")
     if text.get("schema") != 1:
         raise ClusterError(f"a handle of schema {text.get('schema')!r} cannot be read by this version: it reads 1")
+    missing = [key for key in _HANDLE_KEYS if key not in text]
+    if missing:
+        raise ValueError(f"this is not a handle: it has no {', '.join(missing)}")
     opened = store if store is not None and not isinstance(store, str) else open_store(store or text["store"])
     record = read_record(opened, text["name"])
     if record.uid != text["uid"]:
@@ -172,13 +183,13 @@ def secret_of(store: Store, record: Record) -> str:
 def forget(store: Store, tag: str, folder: str) -> None:
     """Remove an incarnation's secret and folder; what is gone already is no error."""
     name, incarnation, uid = tag.split("/")
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(segments.folder_of(uid), ignore_errors=True)
     key = f"{name}.{incarnation}"
-    with suppress(StoreConflict):
+    with suppress(StoreError):  # removed by somebody else, or damaged: then it opens nothing any more
         document = store.read("secret", key)
         if document is not None:
             store.delete("secret", key, document.version)
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(segments.folder_of(uid), ignore_errors=True)
 
 
 def log_path(folder: str, part: str) -> str:
@@ -195,4 +206,4 @@ def tail_of(path: str, start: int = 0, lines: int = _TAIL_LINES) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-lines:])
+    return "\n".join(text.splitlines()[-lines:]) if lines > 0 else ""

@@ -102,7 +102,11 @@ class Nanny:
             signal.signal(signum, _wake_only)
         self._fork_head()
         try:
-            self._preload()
+            # An import may take long; whoever gives up waiting for it must not wait for its end.
+            signal.signal(signal.SIGTERM, _interrupt)
+            with suppress(_Interrupted):
+                self._preload()
+            signal.signal(signal.SIGTERM, _wake_only)
             self._watch(wake_fd)
         except Exception:
             # Whatever it is, the end must be orderly: nothing may outlive this process.
@@ -168,14 +172,15 @@ class Nanny:
         while self._over is None:
             ready = {fd for fd, _ in poller.poll(self._wait_ms())}
             self._kill_late()
-            if wake_fd in ready:
-                self._on_signals(os.read(wake_fd, 512))
             if owner_fd is not None and owner_fd in ready:
                 poller.unregister(owner_fd)
                 self._links["controller"].send({"event": "owner_gone"})
+            # Links first: what the controller says is the reason for a signal that comes with it.
             for name, link in self._links.items():
                 if link.fileno() in ready:
                     self._on_link(name, link)
+            if wake_fd in ready:
+                self._on_signals(os.read(wake_fd, 512))
 
     def _open_owner(self) -> int | None:
         """Return a pidfd of the process whose ``with`` block owns the cluster; None if nobody's does."""
@@ -405,9 +410,18 @@ class Nanny:
         update(
             self._store,
             self._tag,
-            lambda record: record.with_state(ClusterState.ENDED, ended=ended),
+            # Whoever ends it by force has said why before.
+            lambda record: record.with_state(ClusterState.ENDED, ended=record.ended or ended),
         )
         forget(self._store, self._tag, self._folder)
+
+
+class _Interrupted(BaseException):
+    """SIGTERM during an import; not an Exception, which the import might handle."""
+
+
+def _interrupt(signum: int, frame: object) -> None:  # noqa: ARG001 - as the signal module has it
+    raise _Interrupted
 
 
 def _wake_only(signum: int, frame: object) -> None:

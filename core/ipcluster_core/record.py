@@ -38,7 +38,7 @@ NAME_RULE = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _NAME = re.compile(NAME_RULE)
 
 #: What stands in a record's plain data; a record that is otherwise is damaged.
-_TYPES = {
+_TYPES: dict[str, Any] = {
     "name": str,
     "incarnation": int,
     "uid": str,
@@ -48,7 +48,7 @@ _TYPES = {
     "spec": dict,
     "sets": dict,
     "labels": dict,
-    "creator": dict | None,
+    "creator": (dict, type(None)),
     "folder": str,
     "claims": dict,
     "claims_taken": int,
@@ -189,7 +189,8 @@ class Record:
             _check_types(data)
             jobs = tuple(Job(str(j["launcher"]), dict(j["reference"]), j.get("nanny")) for j in data["jobs"])
             ended = None if data["ended"] is None else Ended(**data["ended"])
-            return cls(**{**data, "state": ClusterState(data["state"]), "jobs": jobs, "ended": ended})
+            fields: dict[str, Any] = {**data, "state": ClusterState(data["state"]), "jobs": jobs, "ended": ended}
+            return cls(**fields)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(
                 f"the record of cluster {name!r} is damaged ({error}): tear it down to clean up"

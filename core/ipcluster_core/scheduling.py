@@ -115,11 +115,12 @@ class _Seat:
     chunks: dict[int, _Held] = field(default_factory=dict)
     next_chunk: int = 0
     retiring: bool = False
+    suspended: bool = False
     gone: frozenset[int] | None = None  # what else was expected when it was said to be gone, before it was lost
 
     @property
     def hungry(self) -> bool:
-        if len(self.chunks) > 1:
+        if len(self.chunks) > 1 or self.suspended:
             return False
         return all(held.seconds is not None and held.seconds < SHORT_SECONDS for held in self.chunks.values())
 
@@ -306,20 +307,20 @@ class Scheduler:
         hopeless = [key for key in self._queues if key is not None and not key & possible]
         return [lost for key in hopeless for piece in self._queues.pop(key) for lost in self._give_up(piece)]
 
-    def cancel(self, client: Hashable, number: int) -> bool:
+    def cancel(self, client: Hashable, number: int) -> Work | None:
         """Settle a task that is still queued.
 
         Returns
         -------
-        bool
-            False if an engine has it, it is over, or it is unknown.
+        Work or None
+            The work that it belongs to; None if an engine has it, it is over, or it is unknown.
         """
         works = self._works.get(client)
         work = works.find(number) if works else None
         if work is None or work.state[number - work.base] != _QUEUED:
-            return False
+            return None
         self._settle_queued(work, number - work.base)
-        return True
+        return work
 
     def retire(self, engines: Iterable[int], count: int) -> list[int]:
         """Choose `count` of the engines to leave, idle ones first; they get nothing new that another may take.
@@ -335,6 +336,12 @@ class Scheduler:
         for engine in able[:count]:
             self._seats[engine].retiring = True
         return able[:count]
+
+    def suspend(self, engine: int) -> None:
+        """Give an engine nothing more: its process is about to be replaced, and its own tasks wait for the next one."""
+        if engine in self._seats:
+            self._seats[engine].suspended = True
+            self._note_hunger(engine)
 
     def is_idle(self, engine: int) -> bool:
         """Tell whether the engine holds no task, and none is queued that only this engine may take."""

@@ -7,6 +7,7 @@ have them. cloudpickle is imported when it is first needed. Large buffers (array
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import os
@@ -16,7 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 from .errors import RemoteTraceback, TaskError
@@ -49,6 +50,9 @@ _OURS = frozenset({"ipcluster_core", "prefect_ipcluster", "airflow_ipcluster"})
 
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 
+#: What `functools.lru_cache` and `functools.cache` make; it has no public name.
+_LRU_CACHE = type(functools.cache(lambda: None))
+
 # Reentrant: pickling an object may pickle others. A fork must not copy it while another thread holds it.
 _lock = threading.RLock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
@@ -65,8 +69,8 @@ def _is_project_module(name: str, module: ModuleType | None) -> bool:
 
 
 @contextmanager
-def _by_value() -> Generator[ModuleType]:
-    """Give cloudpickle, set to ship the project's modules by value; its settings are restored."""
+def _by_value() -> Generator[None]:
+    """Have cloudpickle ship the project's modules by value; its settings are restored."""
     import cloudpickle
 
     with _lock:
@@ -83,15 +87,53 @@ def _by_value() -> Generator[ModuleType]:
         for module in mine:
             cloudpickle.register_pickle_by_value(module)
         try:
-            yield cloudpickle
+            yield
         finally:
             for module in mine:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
+class _Cached:
+    """A function with a cache, as `functools.lru_cache` makes it, that can travel by value; its cache does not.
+
+    It is made empty and filled afterwards, because the function may refer to it.
+    """
+
+    def __setstate__(self, state: tuple[Callable[..., Any], dict[str, Any]]) -> None:
+        function, parameters = state
+        self._call = functools.lru_cache(**parameters)(function)
+        self.cache_info, self.cache_clear = self._call.cache_info, self._call.cache_clear
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the function has
+        return self._call(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:  # noqa: ANN401 - as a function has it
+        return self if instance is None else MethodType(self, instance)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Cached, (), (self._call.__wrapped__, self._call.cache_parameters())
+
+
+@functools.cache
+def _pickler() -> Any:  # noqa: ANN401 - cloudpickle has no types
+    """Return cloudpickle's pickler, taught what it would send by name although its module is not on the engines."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - as in the base class
+            if isinstance(obj, _LRU_CACHE):
+                name = str(obj.__module__)
+                if _is_project_module(name, sys.modules.get(name)):
+                    return _Cached, (), (obj.__wrapped__, obj.cache_parameters())
+            return super().reducer_override(obj)
+
+    return Pickler
+
+
 def _dump_by_value(value: object, out_of_band: Callable[[pickle.PickleBuffer], bool] | None) -> bytes:
-    with _by_value() as cloudpickle, io.BytesIO() as file:
-        cloudpickle.Pickler(file, protocol=5, buffer_callback=out_of_band).dump(value)
+    with _by_value(), io.BytesIO() as file:
+        _pickler()(file, protocol=5, buffer_callback=out_of_band).dump(value)
         return file.getvalue()
 
 

@@ -45,6 +45,9 @@ __all__ = [
     "offsets",
 ]
 
+#: Version of all this, told in `hello`; partners of different versions refuse each other.
+VERSION = 1
+
 Buffer = bytes | bytearray | memoryview
 
 

@@ -215,3 +215,31 @@ def test_connecting_in_a_with_block_never_ends_the_cluster() -> None:
 
         assert cluster.status_sync().state is ClusterState.RUNNING
     assert cluster.status_sync().state is ClusterState.ENDED
+
+
+def test_an_interrupted_create_is_undone_within_seconds_whatever_it_waits_for(tmp_path: Path) -> None:
+    """Its nanny is in the middle of an import of a minute; the record says who interrupted it."""
+    (tmp_path / "endless.py").write_text("import time\ntime.sleep(60)\n")
+    code = """
+        import sys
+        from ipcluster_core import Cluster
+        Cluster.create_sync("undone", n=1, preload=["endless"], cwd=sys.argv[1])
+    """
+    with steps.started_step(code, str(tmp_path)) as creator:
+        steps.wait_until(lambda: len(steps.living("undone")) >= 3)
+        creator.send_signal(signal.SIGINT)
+        assert creator.wait(5) != 0
+
+    assert steps.living("undone") == []
+    ended = steps.record_of("undone").ended
+    assert ended is not None
+    assert f"pid {creator.pid}" in ended.reason
+    assert "interrupted" in ended.reason
+
+
+def test_versions_that_do_not_fit_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything else is said."""
+    with Cluster("modern", n=1):
+        monkeypatch.setattr("ipcluster_core.wire.VERSION", 999)
+        with pytest.raises(errors.VersionMismatch, match=r"cluster 'modern' #1 has protocol 1, this client has 999"):
+            Client.connect("modern")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import os
 import threading
 import time
@@ -333,3 +334,43 @@ def test_scaling_down_loses_no_task() -> None:
         cluster.scale_sync(2)
         assert waiting.result(20) == 3
         assert cluster.wait_sync() == 2
+
+
+@functools.cache
+def slow_square(n: int) -> int:
+    """Return a square, once."""
+    return n * n
+
+
+@functools.lru_cache(maxsize=100)
+def fibonacci(n: int) -> int:
+    """Return a Fibonacci number; refers to itself."""
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+def through_caches(n: int) -> tuple[int, int, int]:
+    """Use functions with caches; return what one of them counted."""
+    return slow_square(n), fibonacci(n), slow_square.cache_info().hits
+
+
+def test_functions_with_a_cache_travel_by_value(client: Client) -> None:
+    """Used by the task, or the task themselves; the cache is the engine's, and lasts."""
+    one = client.options(engines=[0])
+
+    assert [one.submit(through_caches, 30).result(10) for _ in range(3)] == [(900, 832040, hits) for hits in range(3)]
+    assert client.submit(fibonacci, 20).result(10) == 6765
+
+
+def test_shutdown_cancels_what_is_queued_in_one_go(client: Client, tmp_path: Path) -> None:
+    """Thousands of tasks, two of which run."""
+    running = [client.submit(hold, str(tmp_path), f"running-{n}") for n in range(2)]
+    steps.wait_until(lambda: len(list(tmp_path.glob("*.begun"))) == 2)
+    queued = [client.submit(hold, str(tmp_path), f"queued-{n}") for n in range(5000)]
+    client.shutdown(wait=False, cancel_futures=True)
+    (tmp_path / "go").touch()
+
+    assert all(future.done() for future in running + queued)
+    assert sum(future.cancelled() for future in queued) >= 4998  # each engine may hold one already
+    with pytest.raises(errors.ClusterError, match="was shut down before the result came; the task goes on"):
+        running[0].result()
+    assert len(list(tmp_path.glob("*.begun"))) <= 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import time
 import weakref
@@ -357,6 +358,45 @@ def test_no_outcome_is_missed_by_who_begins_to_look_at_that_moment(
     thread.join()
 
     assert got == [7] * 300
+
+
+class Watched(TaskFuture[Any]):
+    """Has something happen when its state is looked at."""
+
+    happen: Callable[[], object] | None = None
+
+    @property
+    def _state(self) -> str:  # type: ignore[override]
+        happen, self.happen = self.happen, None
+        if happen is not None:
+            happen()
+        return self.__dict__["state"]
+
+    @_state.setter
+    def _state(self, value: str) -> None:
+        self.__dict__["state"] = value
+
+
+def test_who_begins_to_wait_in_the_middle_of_settling_is_not_forgotten() -> None:
+    """The future was seen without a condition, and its outcome is not set yet."""
+    future, got = Watched(lambda _: False, 0), []
+    thread = threading.Thread(target=lambda: got.extend(wait([future], timeout=2).done))
+
+    def begin_to_wait() -> None:
+        thread.start()
+        assert thread.ident is not None
+        frames = sys._current_frames
+        # It waits to make the condition; or, if that goes wrong, already with it.
+        steps.wait_until(
+            lambda: frames()[thread.ident].f_code.co_name == "_condition" or future._waiters  # type: ignore[index]
+        )
+
+    future.happen = begin_to_wait
+    settle_value(future)
+    thread.join()
+
+    assert got == [future]
+    assert future.result() == 7
 
 
 def test_a_fork_does_not_copy_the_lock_held() -> None:

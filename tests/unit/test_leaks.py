@@ -98,7 +98,8 @@ def test_ours_are_descendants_and_the_marked() -> None:
 
 def test_child_is_left_over_until_it_is_reaped(sleeper: subprocess.Popen[bytes]) -> None:
     """A child counts while it runs and while it is a zombie."""
-    before = Snapshot(descriptors=leaks.take_snapshot().descriptors, threads=leaks.take_snapshot().threads)
+    now = leaks.take_snapshot()
+    before = Snapshot(descriptors=now.descriptors, threads=now.threads, files=now.files)
     running = leaks.wait_until_clean(before, IMPATIENT)
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)

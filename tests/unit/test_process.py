@@ -38,7 +38,7 @@ STUBBORN = 'trap "" TERM; echo ready; read line'
 BREEDER = 'trap "" TERM; echo ready; while :; do sleep 60 & sleep 0.005; done'
 
 #: Each is a child of the one before, which has ended.
-CHAIN = "hop() { sleep 0.005; hop & exit; }; echo ready; hop"
+CHAIN = "hop() { sleep 0.05; hop & exit; }; echo ready; hop"
 
 
 @contextmanager

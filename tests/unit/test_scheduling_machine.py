@@ -148,7 +148,7 @@ class Routing(RuleBasedStateMachine):
         task = data.draw(st.sampled_from(self.tasks))
         was_queued = task.state == "queued"
 
-        assert self.scheduler.cancel(task.work.client, task.work.base + task.index) == was_queued
+        assert bool(self.scheduler.cancel(task.work.client, task.work.base + task.index)) == was_queued
         if was_queued:
             task.state = "cancelled"
 
