@@ -20,8 +20,8 @@ from typing import Any
 import zmq
 
 from . import errors, wire
-from .incarnation import TASK, secret_of
-from .link import Link, endpoint
+from .incarnation import TASK, endpoint, secret_of
+from .link import Link
 from .process import Identity, end_all, liveness, tagged
 from .record import Liveness, Record, title_of
 from .scheduling import Assignment, Lost, Scheduler, Work
@@ -325,8 +325,8 @@ class Broker:
         options = message.options or {}
         engines = options.get("engines")
         wanted = None if engines is None else frozenset(map(int, engines))
-        work = Work(client, message.base, message.count, message.function, wanted, int(options.get("retries", 0)))
-        ends = wire.offsets(message.sizes, message.count)
+        work = Work(client, message.base, message.tasks, message.function, wanted, int(options.get("retries", 0)))
+        ends = wire.offsets(message.sizes, message.tasks)
         if ends[-1] != len(message.body) or message.function not in self._functions:
             raise ValueError("a submit whose sizes do not fit, or of an unknown function")
         if wanted is not None and not wanted & self._seats.keys():
@@ -338,12 +338,12 @@ class Broker:
         self._scheduler.submit(work)
 
     def _on_done(self, engine: int, message: wire.Done) -> None:
-        piece = self._scheduler.done(engine, message.chunk, message.count, message.busy / 1e9)
+        piece = self._scheduler.done(engine, message.chunk, message.tasks, message.busy / 1e9)
         if piece is None:
             return
         count = piece.stop - piece.start
-        if count != message.count:
-            logger.error("engine %d told of %d tasks where %d were expected", engine, message.count, count)
+        if count != message.tasks:
+            logger.error("engine %d told of %d tasks where %d were expected", engine, message.tasks, count)
             return
         results = wire.Results(
             piece.work.base + piece.start, count, message.sizes, message.statuses, message.body, message.buffers

@@ -10,7 +10,6 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
@@ -243,7 +242,7 @@ class Client(concurrent.futures.Executor):
         if isinstance(engines, str) and engines != "all":
             raise ValueError(f"engines is 'all' or a sequence of ids, not {engines!r}")
         ids = self._connection.ask_engines(10.0 if limit is None else limit) if isinstance(engines, str) else engines
-        several = [replace(self._options, engines=(engine,)) for engine in ids]
+        several = [self._options._replace(engines=(engine,)) for engine in ids]
         futures = self._connection.submit_each(fn, args, kwargs, several)
         return {engine: self._result(future, deadline) for engine, future in zip(ids, futures, strict=True)}
 

@@ -24,8 +24,7 @@ import zmq
 from . import errors, serialize, wire
 from .aftermath import known_end, verdict
 from .futures import TaskFuture
-from .incarnation import TASK, require_here, secret_of
-from .link import endpoint
+from .incarnation import TASK, endpoint, require_here, secret_of
 from .outbox import Farewell, Lease, Options, Question, Task, fits
 from .process import identify
 from .record import Record
@@ -339,9 +338,9 @@ class Connection:
                 self._settled.notify_all()
 
     def _settle(self, results: wire.Results) -> None:
-        ends = wire.offsets(results.sizes, results.count)
+        ends = wire.offsets(results.sizes, results.tasks)
         body = memoryview(results.body)
-        for index in range(results.count):
+        for index in range(results.tasks):
             future = self._futures.pop(results.base + index, None)
             if future is None:
                 continue

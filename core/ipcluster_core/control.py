@@ -13,8 +13,7 @@ from typing import Any
 
 from . import errors
 from .errors import ClusterBroken, ClusterError, ClusterTimeout
-from .incarnation import require_here
-from .link import endpoint
+from .incarnation import endpoint, require_here
 from .record import Record
 
 __all__ = ["CONTROL", "ask"]

@@ -13,14 +13,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
 
 from . import errors, process
 from .control import CONTROL
-from .incarnation import forget, log_path, secret_of, tail_of, update
+from .incarnation import endpoint, forget, log_path, secret_of, tail_of, update
 from .lifecycle import (
     Action,
     AskLoad,
@@ -35,7 +35,7 @@ from .lifecycle import (
     StopEngine,
     limits_of,
 )
-from .link import Link, endpoint
+from .link import Link
 from .record import ClusterState, Ended, Record, title_of, utc_now
 from .store import open_store
 
@@ -350,7 +350,7 @@ class Controller:
             raise errors.ClusterError("the number of engines cannot be negative")
         logger.info("%s: set %s scales from %d to %d", self._title, name, self._life.sets[name], n)
         self._perform(self._life.scale(name, n, time.monotonic()))
-        update(self._store, self._tag, lambda record: replace(record, sets=self._life.sets))
+        update(self._store, self._tag, lambda record: record._replace(sets=self._life.sets))
         self._reply(client, {"n": n})
 
     def _on_restart(self, client: bytes, request: Mapping[str, Any]) -> None:

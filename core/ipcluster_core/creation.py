@@ -12,7 +12,6 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import ending
@@ -166,7 +165,7 @@ def take_claim(store: Store, record: Record, claim: str | None) -> Record | None
         if current.state is not ClusterState.RUNNING:
             return None
         taken = current.claims_taken + 1
-        return replace(current, claims={**current.claims, claim: taken}, claims_taken=taken)
+        return current._replace(claims={**current.claims, claim: taken}, claims_taken=taken)
 
     return update(store, record.tag, change)
 

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from .control import ask
@@ -133,7 +133,7 @@ def _give_up(store: Store, record: Record, claim: str | None, counter: int | Non
         mine = claim if claim is not None and counter in (None, current.claims.get(claim)) else None
         claims = {name: taken for name, taken in current.claims.items() if name != mine}
         left = frozenset(claims)
-        return replace(current, claims=claims) if mine in current.claims else None
+        return current._replace(claims=claims) if mine in current.claims else None
 
     update(store, record.tag, change)
     return left

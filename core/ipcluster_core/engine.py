@@ -22,9 +22,8 @@ from typing import Any
 import zmq
 
 from . import errors, serialize, wire
-from .incarnation import TASK, secret_of
+from .incarnation import TASK, endpoint, secret_of
 from .journal import Journal
-from .link import endpoint
 from .process import die_with_parent
 from .record import Record
 from .segments import Pool, Reader, folder_of
@@ -104,7 +103,7 @@ class Engine:
             raise KeyboardInterrupt
 
     def _run_chunk(self, chunk: wire.Chunk) -> None:
-        ends = wire.offsets(chunk.sizes, chunk.count)
+        ends = wire.offsets(chunk.sizes, chunk.tasks)
         body = memoryview(chunk.body)
         function: Callable[..., Any] | None = None
         broken: bytes | None = None
@@ -116,7 +115,7 @@ class Engine:
             broken = serialize.dump_exception(error)
         outbox = _Outbox(self._send, chunk.number)
         self._journal.open_chunk(chunk.number)
-        for index in range(chunk.count):
+        for index in range(chunk.tasks):
             self._journal.begin(index)
             buffers: list[memoryview] = []
             if function is None or broken is not None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TASK",
+    "endpoint",
     "find_record",
     "forget",
     "log_path",
@@ -37,6 +36,9 @@ TASK = "task"
 
 #: What is needed of a handle to find its cluster.
 _HANDLE_KEYS = ("name", "incarnation", "uid", "store")
+
+#: Longest path that fits a sockaddr_un with its final NUL, less what zmq may add (unix(7)).
+_LONGEST = 100
 
 #: How much of a log is quoted when its process failed.
 _TAIL_BYTES = 4096
@@ -153,9 +155,7 @@ def require_here(record: Record) -> None:
     nanny = record.jobs[0].nanny if record.jobs else None
     if nanny is not None and not is_here(Identity.from_dict(nanny)):
         where = Identity.from_dict(nanny).host
-        raise ClusterBroken(
-            f"{record.title} runs on host {where!r} and cannot be reached from {socket.gethostname()!r}"
-        )
+        raise ClusterBroken(f"{record.title} runs on host {where!r} and cannot be reached from {os.uname().nodename!r}")
 
 
 def secret_of(store: Store, record: Record) -> str:
@@ -182,6 +182,8 @@ def secret_of(store: Store, record: Record) -> str:
 
 def forget(store: Store, tag: str, folder: str) -> None:
     """Remove an incarnation's secret and folder; what is gone already is no error."""
+    import shutil
+
     name, incarnation, uid = tag.split("/")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(segments.folder_of(uid), ignore_errors=True)
@@ -190,6 +192,24 @@ def forget(store: Store, tag: str, folder: str) -> None:
         document = store.read("secret", key)
         if document is not None:
             store.delete("secret", key, document.version)
+
+
+def endpoint(folder: str, name: str) -> tuple[str, int | None]:
+    """Return the zmq endpoint of a socket in a folder, and a descriptor to keep open while it is used.
+
+    A path too long for a socket address is reached through the folder's descriptor, so sockets need no short
+    temporary folder.
+
+    Returns
+    -------
+    tuple
+        Endpoint, and descriptor or None.
+    """
+    path = os.path.join(folder, name)
+    if len(os.fsencode(path)) <= _LONGEST:
+        return f"ipc://{path}", None
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return f"ipc:///proc/self/fd/{fd}/{name}", fd
 
 
 def log_path(folder: str, part: str) -> str:

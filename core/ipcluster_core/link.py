@@ -1,19 +1,15 @@
-"""How the processes of one host reach each other: named sockets in a private folder, and pipes between relatives."""
+"""How the parts of a cluster on one host talk: pipes between relatives."""
 
 from __future__ import annotations
 
 import json
-import os
 import select
 import socket
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["Link", "endpoint", "link_pair"]
-
-#: Longest path that fits a sockaddr_un with its final NUL, less what zmq may add (unix(7)).
-_LONGEST = 100
+__all__ = ["Link", "link_pair"]
 
 #: Seconds for which a partner may take nothing of a message.
 _PATIENCE = 10.0
@@ -23,24 +19,6 @@ _PATIENCE = 10.0
 _ROOM_BYTES = 2 << 20
 
 _HEADER = struct.Struct("<II")
-
-
-def endpoint(folder: str, name: str) -> tuple[str, int | None]:
-    """Return the zmq endpoint of a socket in a folder, and a descriptor to keep open while it is used.
-
-    A path too long for a socket address is reached through the folder's descriptor, so sockets need no short
-    temporary folder.
-
-    Returns
-    -------
-    tuple
-        Endpoint, and descriptor or None.
-    """
-    path = os.path.join(folder, name)
-    if len(os.fsencode(path)) <= _LONGEST:
-        return f"ipc://{path}", None
-    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    return f"ipc:///proc/self/fd/{fd}/{name}", fd
 
 
 class Link:

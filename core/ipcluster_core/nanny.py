@@ -31,7 +31,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from . import process
@@ -135,7 +135,7 @@ class Nanny:
         job = Job(str(self._boot["launcher"]), {}, identify().to_dict())
 
         def add(record: Record) -> Record | None:
-            return replace(record, jobs=(job,)) if record.state is ClusterState.CREATING else None
+            return record._replace(jobs=(job,)) if record.state is ClusterState.CREATING else None
 
         if update(self._store, self._tag, add) is None:
             raise ClusterError(f"{self._title} was given up before it started")
@@ -404,7 +404,7 @@ class Nanny:
         process.wait_gone([identify(pid) for pid in parts if pid in self._children], GRACE_SECONDS)
         left = end_all(lambda: process.descendants(self._pid), grace=0.0, timeout=END_SECONDS)
         if left:
-            ended = replace(ended, reason=f"{ended.reason}; could not be ended: {', '.join(map(str, left))}")
+            ended = ended._replace(reason=f"{ended.reason}; could not be ended: {', '.join(map(str, left))}")
             logger.error("%s: %s", self._title, ended.reason)
         self._reap()
         update(

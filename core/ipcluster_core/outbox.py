@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import wire
@@ -17,8 +16,7 @@ __all__ = ["Farewell", "Lease", "Options", "Question", "Task", "fits"]
 _MOST_TASKS = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """What a view of a client has set."""
 
     retries: int = 0
@@ -46,12 +44,14 @@ class Task(NamedTuple):
     options: Options
 
 
-@dataclass(slots=True)
 class Lease:
     """Shared buffers, and how many tasks that are not settled need them."""
 
-    buffers: Sequence[Buffer]
-    tasks: int
+    __slots__ = ("buffers", "tasks")
+
+    def __init__(self, buffers: Sequence[Buffer], tasks: int) -> None:
+        self.buffers = buffers
+        self.tasks = tasks
 
 
 class Question(NamedTuple):

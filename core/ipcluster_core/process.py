@@ -6,16 +6,13 @@ reused. Where the identity cannot be checked from here, the answer is UNKNOWN, a
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
-import socket
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .record import Liveness
 
@@ -45,8 +42,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """One process, told apart from any other that ever had its pid.
 
     ``start`` is field 22 of ``/proc/<pid>/stat`` (clock ticks since boot), see proc(5).
@@ -60,7 +56,7 @@ class Identity:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for a record."""
-        return asdict(self)
+        return self._asdict()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Identity:
@@ -74,7 +70,7 @@ class Identity:
 def _here() -> tuple[str, str, str]:
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
-    return socket.gethostname(), boot, os.readlink("/proc/self/ns/pid")
+    return os.uname().nodename, boot, os.readlink("/proc/self/ns/pid")
 
 
 def _stat(pid: int) -> tuple[str, int, int] | None:
@@ -270,6 +266,8 @@ def _alive(pids: Iterable[int]) -> list[Identity]:
 
 
 def _prctl(option: int, value: int) -> None:
+    import ctypes
+
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl failed")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import enum
 import re
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
 from .errors import ClusterEnded, StoreError
 
@@ -79,7 +79,7 @@ LIVING = frozenset({ClusterState.CREATING, ClusterState.RUNNING})
 
 def utc_now() -> str:
     """Return the time as a record keeps it: UTC, ISO 8601, whole seconds, ``Z``."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def title_of(tag: str) -> str:
@@ -104,8 +104,10 @@ def _check_types(data: Mapping[str, Any]) -> None:
             raise TypeError(f"{key} is {data[key]!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Job(NamedTuple):
     """One thing that a launcher started: its reference for that launcher, and its nanny's identity once known."""
 
     launcher: str
@@ -113,8 +115,7 @@ class Job:
     nanny: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """How an incarnation ended: why, when (UTC), who did it, and the last output where something failed."""
 
     reason: str
@@ -123,8 +124,7 @@ class Ended:
     tail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(NamedTuple):
     """One name's entry. Frozen: every change is a new record that replaces the old by its store version."""
 
     name: str
@@ -134,13 +134,13 @@ class Record:
     backend: str = "native"
     launcher: str = "local"
     created: str = ""
-    spec: Mapping[str, Any] = field(default_factory=dict)
-    sets: Mapping[str, int] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Any] = _NOTHING
+    sets: Mapping[str, int] = _NOTHING
+    labels: Mapping[str, str] = _NOTHING
     creator: Mapping[str, Any] | None = None
     folder: str = ""
     jobs: tuple[Job, ...] = ()
-    claims: Mapping[str, int] = field(default_factory=dict)
+    claims: Mapping[str, int] = _NOTHING
     claims_taken: int = 0
     ended: Ended | None = None
     schema: int = SCHEMA
@@ -162,7 +162,10 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for the store."""
-        return asdict(self)
+        jobs = [{**job._asdict(), "reference": dict(job.reference)} for job in self.jobs]
+        ended = None if self.ended is None else self.ended._asdict()
+        plain = {key: dict(value) for key, value in self._asdict().items() if isinstance(value, Mapping)}
+        return {**self._asdict(), **plain, "state": str(self.state), "jobs": jobs, "ended": ended}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -198,7 +201,7 @@ class Record:
 
     def with_state(self, state: ClusterState, *, ended: Ended | None = None) -> Self:
         """Return this record in another state."""
-        return replace(self, state=state, ended=ended if ended is not None else self.ended)
+        return self._replace(state=state, ended=ended if ended is not None else self.ended)
 
     def end_message(self) -> str:
         """Say how the cluster ended, or that it is about to."""

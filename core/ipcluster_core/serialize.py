@@ -8,7 +8,6 @@ have them. cloudpickle is imported when it is first needed. Large buffers (array
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import os
 import pickle
@@ -56,6 +55,16 @@ _LRU_CACHE = type(functools.cache(lambda: None))
 # Reentrant: pickling an object may pickle others. A fork must not copy it while another thread holds it.
 _lock = threading.RLock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+try:
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
+
+
+def _hash(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
 
 
 def _is_project_module(name: str, module: ModuleType | None) -> bool:
@@ -204,7 +213,7 @@ def dump_function(function: Callable[..., Any]) -> tuple[bytes, bytes]:
     holds = getattr(function, "__self__", None)
     if data is None or not hasattr(function, "__qualname__") or not isinstance(holds, ModuleType | None):
         data = _dump_by_value(function, None)
-    return hashlib.blake2b(data, digest_size=16).digest(), data
+    return _hash(data), data
 
 
 def _cut(text: str) -> str:

@@ -20,7 +20,6 @@ import threading
 import uuid
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -145,7 +144,7 @@ class _ThreadNanny(threading.Thread):
     def run(self) -> None:
         """Register, start the parts, follow the controller, and clean up."""
         job = Job(str(self._boot["launcher"]), {"tag": self._tag})
-        update(self._store, self._tag, lambda record: replace(record, jobs=(job,)))
+        update(self._store, self._tag, lambda record: record._replace(jobs=(job,)))
         for module in self._boot["preload"]:
             import_module(module)
         for part in self._parts:

@@ -35,8 +35,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def leak_policy() -> leaks.Policy:
-    """Allow what `dag.test()` leaves: the loop of its API server, and a selector for each task."""
-    return leaks.Policy(loops=(*leaks.Policy().loops, "InProcessExecutionAPI-loop"), descriptors=("*eventpoll*",))
+    """Allow what Airflow leaves: the loop of its API server, a selector for each task, its database's files."""
+    return leaks.Policy(
+        loops=(*leaks.Policy().loops, "InProcessExecutionAPI-loop"), descriptors=("*eventpoll*", "*/airflow.db*")
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

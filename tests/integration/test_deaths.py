@@ -160,8 +160,6 @@ def test_sigkill_of_everything_at_once_is_seen_and_cured(cluster: Cluster) -> No
 
 def test_teardown_never_signals_a_stranger_with_a_recycled_pid(cluster: Cluster) -> None:
     """The record's nanny is identified by start time and boot as well; a stranger under its pid lives on."""
-    from dataclasses import replace
-
     from ipcluster_core import open_store
 
     cluster.teardown_sync()
@@ -169,8 +167,8 @@ def test_teardown_never_signals_a_stranger_with_a_recycled_pid(cluster: Cluster)
     try:
         record = steps.record_of("mortal")
         nanny = {**dict(record.jobs[0].nanny or {}), "pid": stranger.pid}
-        job = replace(record.jobs[0], nanny=nanny)
-        running = replace(record, state=ClusterState.RUNNING, ended=None, jobs=(job,), incarnation=2)
+        job = record.jobs[0]._replace(nanny=nanny)
+        running = record._replace(state=ClusterState.RUNNING, ended=None, jobs=(job,), incarnation=2)
         document = open_store().read("record", "mortal")
         assert document is not None
         open_store().swap("record", "mortal", running.to_dict(), document.version)

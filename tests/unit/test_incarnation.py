@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -101,7 +100,7 @@ def test_a_store_that_is_given_goes_before_the_handle_s(store: Store) -> None:
 
 def test_a_name_that_is_not_there_is_an_error_that_names_it_and_the_store(store: Store) -> None:
     """By name and by handle."""
-    gone = handle_of(replace(RECORD, name="gone"), store)
+    gone = handle_of(RECORD._replace(name="gone"), store)
 
     for cluster in ("gone", gone):
         with pytest.raises(errors.ClusterNotFound, match=f"there is no cluster 'gone' in {store.url}"):
@@ -111,10 +110,10 @@ def test_a_name_that_is_not_there_is_an_error_that_names_it_and_the_store(store:
 def test_an_old_handle_does_not_find_a_newer_incarnation(store: Store) -> None:
     """It is told which there is; the number alone is not enough."""
     handle = handle_of(RECORD, store)
-    put(store, replace(RECORD, incarnation=4, uid="beef"))
+    put(store, RECORD._replace(incarnation=4, uid="beef"))
     with pytest.raises(errors.StaleHandle, match=r"'nightly' #3, which is over; .* belongs to #4 \(running\)"):
         resolve(handle, None)
-    put(store, replace(RECORD, uid="beef"))
+    put(store, RECORD._replace(uid="beef"))
 
     with pytest.raises(errors.StaleHandle, match="#3"):
         resolve(handle, None)
@@ -174,15 +173,15 @@ def test_update_changes_the_record_of_its_incarnation(store: Store) -> None:
     """And returns the new one."""
     changed = update(store, RECORD.tag, ending)
 
-    assert changed == replace(RECORD, state=ClusterState.ENDING)
+    assert changed == RECORD._replace(state=ClusterState.ENDING)
     assert read_record(store, "nightly") == changed
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        replace(RECORD, incarnation=4),
-        replace(RECORD, uid="beef"),
+        RECORD._replace(incarnation=4),
+        RECORD._replace(uid="beef"),
         RECORD.with_state(ClusterState.ENDED, ended=Ended("over", "2026-01-02T00:00:00Z", "user")),
     ],
     ids=["next incarnation", "other uid", "ended"],
@@ -223,8 +222,8 @@ def test_update_after_a_conflict_works_on_what_the_other_has_written(store: Stor
         nonlocal tries
         tries += 1
         if tries <= 3:
-            put(store, replace(record, claims={**record.claims, f"other-{tries}": tries}))
-        return replace(record, claims={**record.claims, "mine": 9})
+            put(store, record._replace(claims={**record.claims, f"other-{tries}": tries}))
+        return record._replace(claims={**record.claims, "mine": 9})
 
     changed = update(store, RECORD.tag, change)
 
@@ -236,7 +235,7 @@ def test_update_after_a_conflict_works_on_what_the_other_has_written(store: Stor
 
 def test_update_gives_up_when_the_other_has_taken_the_name(store: Store) -> None:
     """Between its look and its change."""
-    newer = replace(RECORD, incarnation=4, uid="beef")
+    newer = RECORD._replace(incarnation=4, uid="beef")
 
     def change(record: Record) -> Record:
         put(store, newer)
@@ -251,19 +250,19 @@ def test_update_gives_up_when_the_other_has_taken_the_name(store: Store) -> None
 
 def test_a_cluster_of_this_machine_is_reached() -> None:
     """Also one whose nanny has gone, and one that has none yet."""
-    nanny = replace(identify(), pid=1, start=1).to_dict()
+    nanny = identify()._replace(pid=1, start=1).to_dict()
 
     require_here(RECORD)
-    require_here(replace(RECORD, jobs=(Job("local", {}),)))
-    require_here(replace(RECORD, jobs=(Job("local", {}, nanny),)))
+    require_here(RECORD._replace(jobs=(Job("local", {}),)))
+    require_here(RECORD._replace(jobs=(Job("local", {}, nanny),)))
 
 
 def test_a_cluster_of_another_machine_is_refused_with_its_host() -> None:
     """Its sockets are there."""
-    nanny = replace(identify(), boot="other", host="far").to_dict()
+    nanny = identify()._replace(boot="other", host="far").to_dict()
 
     with pytest.raises(errors.ClusterBroken, match="'nightly' #3 runs on host 'far' and cannot be reached from"):
-        require_here(replace(RECORD, jobs=(Job("local", {}, nanny),)))
+        require_here(RECORD._replace(jobs=(Job("local", {}, nanny),)))
 
 
 # secret and folder

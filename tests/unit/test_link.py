@@ -14,7 +14,8 @@ import pytest
 import zmq
 
 from ipcluster_core import link
-from ipcluster_core.link import Link, endpoint, link_pair
+from ipcluster_core.incarnation import endpoint
+from ipcluster_core.link import Link, link_pair
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -132,8 +131,8 @@ def test_is_here_holds_for_this_machine_since_its_start_only() -> None:
     who = identify()
 
     assert is_here(who)
-    assert is_here(replace(who, host="other", namespace="other", pid=1, start=1))
-    assert not is_here(replace(who, boot="other"))
+    assert is_here(who._replace(host="other", namespace="other", pid=1, start=1))
+    assert not is_here(who._replace(boot="other"))
 
 
 # whether it lives
@@ -163,7 +162,7 @@ def test_a_process_is_alive_until_it_has_ended(cat: subprocess.Popen[str]) -> No
 )
 def test_liveness_is_said_only_of_what_can_be_seen_from_here(change: dict[str, object], expected: Liveness) -> None:
     """A process of another machine or container is neither alive nor gone."""
-    assert liveness(replace(identify(), **change)) is expected  # type: ignore[arg-type]
+    assert liveness(identify()._replace(**change)) is expected  # type: ignore[arg-type]
 
 
 # signals
@@ -180,7 +179,7 @@ def test_a_signal_for_another_life_of_a_pid_reaches_nobody(
     cat: subprocess.Popen[str], change: dict[str, object]
 ) -> None:
     """Nor does one for a process that cannot be checked from here."""
-    who = replace(identify(cat.pid), **change)  # type: ignore[arg-type]
+    who = identify(cat.pid)._replace(**change)  # type: ignore[arg-type]
 
     assert not send_signal(who, signal.SIGKILL)
     assert lives(cat)
@@ -194,7 +193,7 @@ def test_a_signal_to_what_has_ended_says_so(cat: subprocess.Popen[str]) -> None:
     cat.wait()
 
     assert not send_signal(who, signal.SIGTERM)
-    assert not send_signal(replace(who, pid=0), signal.SIGTERM)
+    assert not send_signal(who._replace(pid=0), signal.SIGTERM)
 
 
 # waiting
@@ -225,7 +224,7 @@ def test_wait_gone_does_not_wait_for_another_life_of_a_pid(cat: subprocess.Popen
     """The one that was meant is gone."""
     start = time.monotonic()
 
-    assert wait_gone([replace(identify(cat.pid), start=1)], 10) == []
+    assert wait_gone([identify(cat.pid)._replace(start=1)], 10) == []
     assert time.monotonic() - start < 1
 
 
@@ -342,7 +341,7 @@ def test_a_process_dies_with_its_parent() -> None:
         output, _ = process.communicate(timeout=10)
     start, pid = map(int, output.split())
 
-    assert wait_gone([replace(identify(), pid=pid, start=start)], 5) == []
+    assert wait_gone([identify()._replace(pid=pid, start=start)], 5) == []
 
 
 def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:

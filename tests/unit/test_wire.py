@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pickle
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ MESSAGES: dict[str, Message] = {
 
 def content(message: Message) -> dict[str, object]:
     """Return the fields of a message."""
-    found = {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
+    found = message._asdict()
     return {**found, "buffers": [bytes(buffer) for buffer in found.get("buffers", ())]}
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 __all__ = ["KINDS", "Document", "Kind", "Store", "check_key"]
 
@@ -21,8 +20,7 @@ def check_key(key: str) -> str:
     return key
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """A value together with the version that a change of it must name."""
 
     value: Mapping[str, Any]

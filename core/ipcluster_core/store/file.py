@@ -21,8 +21,6 @@ import contextlib
 import errno
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
@@ -166,7 +164,7 @@ class FileStore:
 
 
 def _new_name() -> str:
-    return _name(secrets.randbits(_VERSION_BITS))
+    return _name(int.from_bytes(os.urandom(_VERSION_BITS // 8)))
 
 
 def _name(version: int) -> str:
@@ -235,6 +233,8 @@ def _make(folder: str) -> None:
 def _discard(folder: str) -> None:
     """Remove a folder into which a writer that is too late may still put a file."""
     for _ in range(_TRIES):
+        import shutil
+
         shutil.rmtree(folder, ignore_errors=True)
         if not os.path.lexists(folder):
             return
