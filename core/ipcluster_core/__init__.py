@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .handle import ClusterHandle
     from .manager import ClusterManager, ClusterSummary
     from .record import ClusterState
+    from .refs import Ref
     from .spec import ClusterSpec, EngineSpec, SpecFields
     from .store import Store, open_store
 
@@ -33,6 +34,7 @@ __all__ = [
     "ClusterSummary",
     "EngineSpec",
     "EngineStatus",
+    "Ref",
     "SpecFields",
     "Store",
     "TeardownReport",
@@ -51,6 +53,7 @@ _WHERE = {
     "ClusterSummary": "manager",
     "EngineSpec": "spec",
     "EngineStatus": "cluster",
+    "Ref": "refs",
     "SpecFields": "spec",
     "Store": "store",
     "TeardownReport": "ending",

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from .record import Liveness, Record, title_of
 from .scheduling import Assignment, Lost, Scheduler, Work
 from .segments import Reader, folder_of, remove
 from .store import open_store
+from .values import Values
 from .wire import Buffer, Kind, Notice, Status
 
 __all__ = ["Broker", "run"]
@@ -48,6 +49,7 @@ class _Payload:
     sizes: Buffer
     body: Buffer
     buffers: Sequence[Buffer]
+    refs: list[bytes]
 
 
 @dataclass(slots=True)
@@ -58,6 +60,7 @@ class _Seat:
     incarnation: int
     host: str
     functions: set[bytes] = field(default_factory=set)
+    values: set[bytes] = field(default_factory=set)
 
 
 class Broker:
@@ -81,6 +84,7 @@ class Broker:
         self._prefixes: dict[bytes, str] = {}  # of clients' segments, until neither they nor their tasks are there
         self._functions: dict[bytes, Buffer] = {}
         self._payloads: dict[Work, _Payload] = {}
+        self._values: Values[wire.Value] = Values()
         self._idle_since: float | None = time.monotonic()
         self._alone_since: float | None = time.monotonic()
         self._told = (False, False)  # busy, attended by clients: as the controller knows it
@@ -292,6 +296,7 @@ class Broker:
             os.close(pidfd)
         if not self._clients:
             self._alone_since = time.monotonic()
+        self._free(self._values.drop(self._values.of_client(identity)))
         self._forget_client(identity)
 
     def _forget_client(self, identity: Any) -> None:  # noqa: ANN401 - a work's client is any hashable to the scheduler
@@ -306,6 +311,11 @@ class Broker:
             case Kind.FUNCTION:
                 function = wire.Function.decode(frames)
                 self._functions[function.key] = function.blob
+            case Kind.VALUE:
+                value = wire.Value.decode(frames)
+                self._values.put(value.key, identity, value)
+            case Kind.DROP:
+                self._free(self._values.drop([wire.Drop.decode(frames).key]))
             case Kind.CANCEL:
                 number = wire.Cancel.decode(frames).number
                 work = self._scheduler.cancel(identity, number)
@@ -330,12 +340,31 @@ class Broker:
         if ends[-1] != len(message.body) or message.function not in self._functions:
             raise ValueError("a submit whose sizes do not fit, or of an unknown function")
         if wanted is not None and not wanted & self._seats.keys():
-            text = f"no such engine: {sorted(wanted)}; up are: {sorted(self._seats)}"
-            for index in range(work.count):
-                self._tell_lost(Lost(work, index, None), text, "", "")
+            self._refuse(work, f"no such engine: {sorted(wanted)}; up are: {sorted(self._seats)}")
             return
-        self._payloads[work] = _Payload(ends, message.sizes, message.body, message.buffers)
+        refs = [bytes.fromhex(key) for key in options.get("refs", ())]
+        if self._values.missing(refs):
+            self._refuse(work, "a value that it refers to is not (or no longer) here; was it put by this client?")
+            return
+        self._values.take(refs)
+        self._payloads[work] = _Payload(ends, message.sizes, message.body, message.buffers, refs)
         self._scheduler.submit(work)
+
+    def _refuse(self, work: Work, text: str) -> None:
+        for index in range(work.count):
+            self._tell_lost(Lost(work, index, None), text, "", "")
+
+    def _free(self, keys: Iterable[bytes]) -> None:
+        """Have everybody forget values that nobody needs any more."""
+        for key in keys:
+            gone = wire.Drop(key).encode()
+            for seat in self._seats.values():
+                if key in seat.values:
+                    seat.values.discard(key)
+                    self._send(seat.identity, gone)
+            if self._values.owner(key) in self._clients:
+                self._send(self._values.owner(key), gone)
+            self._values.remove(key)
 
     def _on_done(self, engine: int, message: wire.Done) -> None:
         piece = self._scheduler.done(engine, message.chunk, message.tasks, message.busy / 1e9)
@@ -373,6 +402,10 @@ class Broker:
         ends = payload.offsets
         body = memoryview(payload.body)[ends[piece.start] : ends[piece.stop]]
         sizes = payload.sizes[8 * piece.start : 8 * piece.stop]
+        for key in payload.refs:
+            if key not in seat.values:
+                seat.values.add(key)
+                self._send(seat.identity, self._values.content(key).encode())
         function = bytes(work.function)  # type: ignore[call-overload]
         blob: Buffer = b""
         if function not in seat.functions:
@@ -407,7 +440,9 @@ class Broker:
 
     def _release(self, work: Work) -> None:
         if work.unsettled == 0:
-            self._payloads.pop(work, None)
+            payload = self._payloads.pop(work, None)
+            if payload is not None and payload.refs:
+                self._free(self._values.give_back(payload.refs))
             if work.client not in self._clients:
                 self._forget_client(work.client)
 

@@ -18,6 +18,7 @@ from .connection import Connection, Options
 from .futures import TaskFuture
 from .incarnation import read_record, resolve
 from .record import ClusterState
+from .refs import Ref
 from .store import Store
 
 if TYPE_CHECKING:
@@ -245,6 +246,22 @@ class Client(concurrent.futures.Executor):
         several = [self._options._replace(engines=(engine,)) for engine in ids]
         futures = self._connection.submit_each(fn, args, kwargs, several)
         return {engine: self._result(future, deadline) for engine, future in zip(ids, futures, strict=True)}
+
+    def put(self, value: T) -> Ref[T]:
+        """Send a value once, to be used as an argument of many tasks of this client.
+
+        Parameters
+        ----------
+        value
+            Pickled now. Engines load it when a task first needs it, and keep it: tasks must not change it.
+
+        Returns
+        -------
+        Ref
+            Stands for it, also inside lists and dicts. The cluster gives the value up when this object is gone, or its
+            client, and no task needs it any more.
+        """
+        return self._connection.put(value)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as in the base class
         """Disconnect. Idempotent; never ends the cluster.

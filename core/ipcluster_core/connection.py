@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -25,9 +26,10 @@ from . import errors, serialize, wire
 from .aftermath import known_end, verdict
 from .futures import TaskFuture
 from .incarnation import TASK, endpoint, require_here, secret_of
-from .outbox import Farewell, Lease, Options, Question, Task, fits
+from .outbox import Farewell, Lease, Options, Question, Statement, Task, fits
 from .process import identify
 from .record import Record
+from .refs import Ref
 from .segments import Pool, Reader, folder_of
 from .store import Store
 from .wire import Buffer, Kind, Notice, Status
@@ -40,6 +42,7 @@ T = TypeVar("T")
 _CANCEL_SECONDS = 10.0
 
 _NO_BUFFERS: Sequence[Buffer] = ()
+_NO_REFS: frozenset[bytes] = frozenset()
 
 #: Functions whose pickles are remembered.
 _MOST_FUNCTIONS = 256
@@ -52,9 +55,10 @@ class Connection:
         self.store, self.record = store, record
         self.pid = os.getpid()
         self.engines: list[int] = []
-        self._outbox: deque[Task | Question | Farewell] = deque()
+        self._outbox: deque[Task | Question | Statement | Farewell] = deque()
         self._futures: dict[int, TaskFuture[Any]] = {}
         self._leases: dict[int, Lease] = {}
+        self._shared: dict[bytes, Sequence[Buffer]] = {}  # buffers of values, by key
         segments = folder_of(record.uid)
         self._prefix = f"c{self.pid}x{id(self):x}"
         self._pool, self._reader = Pool(segments, self._prefix), Reader(segments)
@@ -137,7 +141,9 @@ class Connection:
         """Queue a task once with each of several options; its arguments are pickled and shared once."""
         key, blob = self._function(function)
         raw: list[memoryview] = []
-        payload = serialize.dump_call(args, kwargs, raw)
+        used: set[bytes] = set()
+        payload = serialize.dump_call(args, kwargs, raw, used)
+        refs = frozenset(used) if used else _NO_REFS
         self.check()
         buffers = self._pool.share(raw) if raw else _NO_BUFFERS
         lease = Lease(buffers, len(several)) if raw else None
@@ -148,9 +154,25 @@ class Connection:
                 self._leases[future.number] = lease
             # Known before it is queued, so that `close` never sees it in neither place.
             self._futures[future.number] = future
-            self._put(Task(future, key, blob, payload, buffers, options))
+            self._put(Task(future, key, blob, payload, buffers, options, refs))
             futures.append(future)
         return futures
+
+    def put(self, value: T) -> Ref[T]:
+        """Send a value to the broker, and give it up when the returned object is gone."""
+        raw: list[memoryview] = []
+        blob = serialize.dump(value, raw)
+        self.check()
+        ref: Ref[T] = Ref(os.urandom(16))
+        buffers = self._pool.share(raw)
+        self._shared[ref.key] = buffers
+        self._put(Statement(wire.Value(ref.key, blob, buffers)))
+        weakref.finalize(ref, self._drop, ref.key).atexit = False
+        return ref
+
+    def _drop(self, key: bytes) -> None:
+        if self.pid == os.getpid() and self._over is None and not self._closing:
+            self._put(Statement(wire.Drop(key)))
 
     def _function(self, function: Callable[..., Any]) -> tuple[bytes, bytes]:
         """Return hash and pickle of a function, remembered by identity while the function lives here."""
@@ -161,7 +183,7 @@ class Connection:
             known = self._functions[id(function)] = (function, *serialize.dump_function(function))
         return known[1], known[2]
 
-    def _put(self, item: Task | Question | Farewell) -> None:
+    def _put(self, item: Task | Question | Statement | Farewell) -> None:
         self._outbox.append(item)
         if self._asleep:
             self._wake()
@@ -286,7 +308,8 @@ class Connection:
             if isinstance(item, Farewell):
                 self._send(Notice(Kind.BYE, {}).encode())
                 return False
-            self._answers[item.number] = item.answer
+            if isinstance(item, Question):
+                self._answers[item.number] = item.answer
             self._send(item.message.encode())
         self._send_run(run)
         return True
@@ -305,7 +328,7 @@ class Connection:
             first.function,
             wire.lengths(payloads),
             payloads[0] if len(payloads) == 1 else b"".join(payloads),
-            first.options.on_wire(),
+            first.options.on_wire(first.refs),
             first.buffers,
         )
         self._send(message.encode())
@@ -323,6 +346,8 @@ class Connection:
             match wire.kind_of(frames):
                 case Kind.RESULTS:
                     self._settle(wire.Results.decode(frames))
+                case Kind.DROP:
+                    self._pool.release(self._shared.pop(wire.Drop.decode(frames).key, ()))
                 case Kind.CANCELLED:
                     self._on_cancelled(wire.Cancelled.decode(frames))
                 case Kind.ANSWER:

@@ -17,11 +17,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import zmq
 
-from . import errors, serialize, wire
+from . import errors, refs, serialize, wire
 from .incarnation import TASK, endpoint, secret_of
 from .journal import Journal
 from .process import die_with_parent
@@ -93,6 +94,14 @@ class Engine:
             self._busy = True
             self._run_chunk(wire.Chunk.decode(frames))
             self._busy = False
+        elif kind is Kind.VALUE:
+            value = wire.Value.decode(frames)
+            buffers: Sequence[Buffer] = ()
+            with suppress(OSError):  # without its buffers it cannot be made: then that is the error of the task
+                buffers = self._reader.load(value.buffers, release=False)
+            refs.keep(value.key, bytes(value.blob), buffers)
+        elif kind is Kind.DROP:
+            refs.forget(wire.Drop.decode(frames).key)
         elif kind is Kind.REFUSED:
             raise errors.NotAuthorized(str(Notice.decode(frames).data["message"]))
 

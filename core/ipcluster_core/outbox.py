@@ -10,7 +10,7 @@ from . import wire
 from .futures import TaskFuture
 from .wire import Buffer, Notice
 
-__all__ = ["Farewell", "Lease", "Options", "Question", "Task", "fits"]
+__all__ = ["Farewell", "Lease", "Options", "Question", "Statement", "Task", "fits"]
 
 #: Most tasks in one message to the broker.
 _MOST_TASKS = 1024
@@ -23,9 +23,9 @@ class Options(NamedTuple):
     engines: tuple[int, ...] | None = None
     timeout: float | None = None
 
-    def on_wire(self) -> dict[str, Any] | None:
+    def on_wire(self, refs: frozenset[bytes]) -> dict[str, Any] | None:
         """Return what the broker must know; None if nothing differs from the defaults."""
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = {"refs": [key.hex() for key in sorted(refs)]} if refs else {}
         if self.retries:
             found["retries"] = self.retries
         if self.engines is not None:
@@ -42,6 +42,7 @@ class Task(NamedTuple):
     payload: bytes
     buffers: Sequence[Buffer]
     options: Options
+    refs: frozenset[bytes]
 
 
 class Lease:
@@ -52,6 +53,12 @@ class Lease:
     def __init__(self, buffers: Sequence[Buffer], tasks: int) -> None:
         self.buffers = buffers
         self.tasks = tasks
+
+
+class Statement(NamedTuple):
+    """A message that is not answered."""
+
+    message: wire.Value | wire.Drop
 
 
 class Question(NamedTuple):
@@ -72,6 +79,7 @@ def fits(run: list[Task], task: Task) -> bool:
     return (
         last.function == task.function
         and last.options is task.options
+        and last.refs == task.refs
         and last.future.number + 1 == task.future.number
         and not last.buffers
         and not task.buffers

@@ -20,6 +20,7 @@ from types import MethodType, ModuleType
 from typing import Any
 
 from .errors import RemoteTraceback, TaskError
+from .refs import collecting
 
 __all__ = [
     "dump",
@@ -185,11 +186,12 @@ def load(data: bytes | bytearray | memoryview, buffers: Sequence[Any] = ()) -> A
     return pickle.loads(data, buffers=buffers)
 
 
-def dump_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], buffers: list[memoryview]) -> bytes:
-    """Pickle the arguments of one call; see `dump`."""
+def dump_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], buffers: list[memoryview], used: set[bytes]) -> bytes:
+    """Pickle the arguments of one call, see `dump`; the keys of refs among them are added to `used`."""
     if not kwargs and all(type(value) in _PLAIN for value in args):
         return pickle.dumps((args, None), 5)
-    return dump((args, dict(kwargs) or None), buffers)
+    with collecting(used):
+        return dump((args, dict(kwargs) or None), buffers)
 
 
 def dump_function(function: Callable[..., Any]) -> tuple[bytes, bytes]:

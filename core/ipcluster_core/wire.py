@@ -5,8 +5,11 @@
     client                      broker                      engine
       | Hello ------------------->| <------------------ Hello |
       | <------ Welcome / Refused |-- Welcome / Refused ----->|
+      | Value ------------------->|-- Value ----------------->|   before the first chunk that uses it
       | Function, Submit -------->|-- Chunk ----------------->|   a slice of one or several tasks
       | <---------------- Results |<------------------- Done  |   any number of them a chunk
+      | Drop -------------------->|-- Drop ------------------>|
+      | <------------------- Drop |                           |
       | Cancel ------------------>|                           |
       | <-------------- Cancelled |                           |
       | Ask --------------------->|                           |
@@ -34,12 +37,14 @@ __all__ = [
     "Cancelled",
     "Chunk",
     "Done",
+    "Drop",
     "Function",
     "Kind",
     "Notice",
     "Results",
     "Status",
     "Submit",
+    "Value",
     "kind_of",
     "lengths",
     "offsets",
@@ -68,6 +73,8 @@ class Kind(enum.IntEnum):
     ANSWER = 12
     BYE = 13
     END = 14
+    VALUE = 15
+    DROP = 16
 
 
 class Status(enum.IntEnum):
@@ -86,6 +93,8 @@ _DONE = struct.Struct("<BIIIQ")
 _RESULTS = struct.Struct("<BQI")
 _CANCEL = struct.Struct("<BQ")
 _CANCELLED = struct.Struct("<BQ?")
+_VALUE = struct.Struct("<B16s")
+_DROP = struct.Struct("<B16s")
 
 
 def kind_of(frames: Sequence[Buffer]) -> Kind:
@@ -164,11 +173,45 @@ class Function(NamedTuple):
         return cls(key, frames[1])
 
 
+class Value(NamedTuple):
+    """A pickled value that tasks refer to by its key (16 random bytes); also from the broker to an engine."""
+
+    key: bytes
+    blob: Buffer
+    buffers: Sequence[Buffer] = ()
+
+    def encode(self) -> list[Buffer]:
+        """Return the frames."""
+        return [_VALUE.pack(Kind.VALUE, self.key), self.blob, *self.buffers]
+
+    @classmethod
+    def decode(cls, frames: Sequence[Buffer]) -> Value:
+        """Read the frames; ValueError if they are malformed."""
+        _, key = _unpack(_VALUE, frames, 2)
+        return cls(key, frames[1], frames[2:])
+
+
+class Drop(NamedTuple):
+    """The client gives up a value; the broker has an engine forget it, and tells the client that it is gone."""
+
+    key: bytes
+
+    def encode(self) -> list[Buffer]:
+        """Return the frames."""
+        return [_DROP.pack(Kind.DROP, self.key)]
+
+    @classmethod
+    def decode(cls, frames: Sequence[Buffer]) -> Drop:
+        """Read the frames; ValueError if they are malformed."""
+        return cls(_unpack(_DROP, frames, 1)[1])
+
+
 class Submit(NamedTuple):
     """A run of `tasks` tasks of one function, numbered from `base` by the client that sends it.
 
     `body` is the concatenation of the pickled calls, `sizes` their packed lengths. Only a run of one task has
-    `buffers` (out-of-band data of its pickle). `options`: ``engines`` (list of ids), ``retries``.
+    `buffers` (out-of-band data of its pickle). `options`: ``engines`` (list of ids), ``retries``,
+    ``refs`` (keys of the values that the tasks use, in hexadecimal).
     """
 
     base: int

@@ -15,6 +15,7 @@ from ipcluster_core import (
     ClusterStatus,
     ClusterSummary,
     EngineSpec,
+    Ref,
     Store,
     TeardownReport,
     open_store,
@@ -66,3 +67,4 @@ def working() -> None:
         assert_type(list(client.map(length, ["a", "b"])), list[int])
         assert_type(client.run(length, "text"), dict[int, int])
         assert_type(client.options(retries=2, engines=[0]), Client)
+        assert_type(client.put([1, 2]), Ref[list[int]])

@@ -186,7 +186,7 @@ def test_an_object_of_the_project_comes_back_as_the_same_class(project: ModuleTy
 )
 def test_the_arguments_of_a_call_arrive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """No keywords are None."""
-    assert load(dump_call(args, kwargs, [])) == (args, kwargs or None)
+    assert load(dump_call(args, kwargs, [], set())) == (args, kwargs or None)
 
 
 # functions
@@ -285,7 +285,7 @@ def test_plain_values_and_installed_functions_do_not_load_cloudpickle() -> None:
         from ipcluster_core.serialize import dump, dump_call, dump_exception, dump_function, load_exception
 
         dump([1, {"a": b"b"}], [])
-        dump_call((1, 2.0), {}, [])
+        dump_call((1, 2.0), {}, [], set())
         dump_function(math.sqrt)
         print([name for name in ("cloudpickle", "numpy", "pydantic", "asyncio") if name in sys.modules])
     """

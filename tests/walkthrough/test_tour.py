@@ -83,6 +83,23 @@ def test_scale_while_it_works() -> None:
         assert list(results) == list(range(1000))
 
 
+def test_send_a_large_value_once() -> None:
+    """`put` sends it; as an argument its ref stands for it. It is given up with the last reference to it."""
+    with Cluster("sharing", n=2) as cluster, cluster.client() as client:
+        table = client.put({"north": 1.5, "south": 2.5})
+        assert list(client.map(dict.get, [table] * 3, ["north", "south", "east"])) == [1.5, 2.5, None]
+
+
+def test_restart_an_engine() -> None:
+    """It keeps its id; what the old process held is free before the new one starts."""
+    with Cluster("fresh", n=2) as cluster, cluster.client() as client:
+        before = client.run(os.getpid)
+        cluster.restart_sync([1])
+        after = client.run(os.getpid)
+        assert after[0] == before[0]
+        assert after[1] != before[1]
+
+
 def test_errors_come_with_the_engines_traceback() -> None:
     """The exception is the task's own."""
     with Cluster("failing", n=1) as cluster, cluster.client() as client:
