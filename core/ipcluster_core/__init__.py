@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from . import errors
     from .client import Client
-    from .cluster import Cluster, ClusterStatus, EngineStatus
+    from .cluster import Cluster
     from .ending import TeardownReport
     from .handle import ClusterHandle
     from .manager import ClusterManager, ClusterSummary
     from .record import ClusterState
     from .refs import Ref
     from .spec import ClusterSpec, EngineSpec, SpecFields
+    from .status import ClusterStatus, EngineStatus
     from .store import Store, open_store
 
 __all__ = [
@@ -49,10 +50,10 @@ _WHERE = {
     "ClusterManager": "manager",
     "ClusterSpec": "spec",
     "ClusterState": "record",
-    "ClusterStatus": "cluster",
+    "ClusterStatus": "status",
     "ClusterSummary": "manager",
     "EngineSpec": "spec",
-    "EngineStatus": "cluster",
+    "EngineStatus": "status",
     "Ref": "refs",
     "SpecFields": "spec",
     "Store": "store",

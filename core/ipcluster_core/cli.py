@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 from . import errors
 
 if TYPE_CHECKING:
-    from .cluster import Cluster, ClusterStatus
+    from .cluster import Cluster
     from .manager import ClusterManager, ClusterSummary
+    from .status import ClusterStatus
 
 __all__ = ["Exit", "main"]
 
@@ -266,7 +267,7 @@ def _find(options: argparse.Namespace) -> ClusterStatus:
     try:
         return _connect(options).status_sync()
     except (errors.ClusterEnded, errors.ClusterBroken) as error:
-        from .cluster import ClusterStatus
+        from .status import ClusterStatus
 
         summary = _manager(options).get_sync(options.name)
         return ClusterStatus(summary.name, summary.incarnation, summary.state, reasons=(str(error),))

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -19,50 +18,14 @@ from .ending import TeardownReport
 from .errors import ClusterBroken, ClusterEnded, ClusterNotFound, ClusterTimeout, StaleHandle
 from .incarnation import find_record, read_record, resolve, secret_of
 from .record import ClusterState, Record
+from .status import ClusterStatus, EngineStatus
 from .store import Store, open_store
 
 if TYPE_CHECKING:
     from .handle import ClusterHandle
     from .spec import ClusterSpec, SpecFields
 
-__all__ = ["Cluster", "ClusterStatus", "EngineStatus"]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
-    """One engine. `tasks` is the number it holds; `seconds` how long it is in its state."""
-
-    id: int
-    set: str
-    state: str
-    incarnation: int
-    pid: int | None
-    tasks: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterStatus:
-    """How a cluster is.
-
-    `tasks` has the keys queued, running, settled; `reasons` says what is wrong or how it ended; `ends_in` the seconds
-    until a limit ends it, by limit.
-    """
-
-    name: str
-    incarnation: int
-    state: ClusterState
-    sets: Mapping[str, int] = field(default_factory=dict)
-    engines: tuple[EngineStatus, ...] = ()
-    tasks: Mapping[str, int] = field(default_factory=dict)
-    clients: int = 0
-    reasons: tuple[str, ...] = ()
-    ends_in: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def up(self) -> int:
-        """Number of engines that are up."""
-        return sum(engine.state == "up" for engine in self.engines)
+__all__ = ["Cluster"]
 
 
 class Cluster:
