@@ -18,7 +18,7 @@ from .control import ask
 from .errors import ClusterBroken, ClusterError, ClusterInUse
 from .incarnation import find_record, forget, secret_of, update
 from .launchers import get_launcher
-from .process import Identity, liveness
+from .process import Identity, liveness, tagged
 from .record import ClusterState, Ended, Job, Liveness, Record, utc_now
 from .store import Store
 
@@ -32,6 +32,10 @@ __all__ = [
     "teardown",
     "this_process",
 ]
+
+
+#: Seconds that a controller whose nanny is gone gets to clean up by itself.
+_CONTROLLER_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,14 @@ async def ask_to_end(store: Store, record: Record, job: Job, *, reason: str, by:
     await gone
 
 
+async def _ended_by_itself(record: Record, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    left: list[int] = await asyncio.to_thread(tagged, record.tag)
+    while left and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)  # nothing announces the end of processes that are not known by pid
+        left = await asyncio.to_thread(tagged, record.tag)
+
+
 async def clean(store: Store, record: Record, reason: str, by: str, timeout: float) -> list[str]:
     """End what may be left of an incarnation's processes, and make its record say that it ended.
 
@@ -181,9 +193,12 @@ async def clean(store: Store, record: Record, reason: str, by: str, timeout: flo
     list of str
         What could not be ended.
     """
+    if head_liveness(record) is Liveness.GONE:
+        # Its controller, which sees the nanny's end too, may be cleaning up at this moment: do not cut it short.
+        await _ended_by_itself(record, min(_CONTROLLER_SECONDS, timeout / 2))
     found = find_record(store, record.name)
     if found is not None and found[0].tag == record.tag and found[0].state is ClusterState.ENDED:
-        return []  # its nanny did it all
+        return []
     ended = Ended(reason, utc_now(), by)
     update(store, record.tag, lambda now: now.with_state(ClusterState.ENDING, ended=now.ended or ended))
     job = head_job(found[0] if found is not None and found[0].tag == record.tag else record)

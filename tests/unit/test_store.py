@@ -554,3 +554,19 @@ def test_processes_that_hammer_one_name_lose_nothing_and_tear_nothing(folder: Pa
     assert sorted(output for output, _ in outputs) == ["", "created\n"]
     assert seen == sorted(seen)
     assert len(files(folder / "records")) == 3
+
+
+def test_what_a_killed_writer_left_is_removed_by_a_later_create(tmp_path: Path) -> None:
+    """Once it is too old to be in use; a young one may be somebody's."""
+    store = open_store(f"file:{tmp_path}/store")
+    store.create("secret", "first", {"key": "1"})
+    old, young = tmp_path / "store" / "secrets" / ".old", tmp_path / "store" / "secrets" / ".young"
+    for left in (old, young):
+        left.mkdir()
+        (left / "0123").write_text("{}")
+    os.utime(old, (1.0, 1.0))
+    store.create("secret", "second", {"key": "2"})
+
+    assert not old.exists()
+    assert young.exists()
+    assert list(store.keys("secret")) == ["first", "second"]

@@ -21,6 +21,7 @@ import contextlib
 import errno
 import json
 import os
+import time
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
@@ -33,6 +34,9 @@ _VERSION_BITS = 64
 
 #: How often a reader looks again for a document that was replaced between its two looks.
 _TRIES = 100
+
+#: A writer's private folder that is older than this belongs to one that was killed, in seconds.
+_STALE_SECONDS = 60.0
 
 _FOLDERS: dict[Kind, str] = {"record": "records", "secret": "secrets"}
 
@@ -70,6 +74,7 @@ class FileStore:
         """Put a document where there is none; StoreConflict where there is one."""
         folder, content, new = self._folder(kind, key), _encode(value), _new_name()
         private = self._private(kind)
+        self._sweep(kind)
         with self._reaching():
             if _current(folder) is None and self._place(private, folder, new, content):
                 return Document(value, _version(new))
@@ -123,6 +128,13 @@ class FileStore:
 
     def _private(self, kind: Kind) -> str:
         return os.path.join(self._root, _FOLDERS[kind], f".{_new_name()}")
+
+    def _sweep(self, kind: Kind) -> None:
+        """Remove what writers that were killed have left: private folders that are too old to be in use."""
+        with contextlib.suppress(OSError), os.scandir(os.path.join(self._root, _FOLDERS[kind])) as entries:
+            for entry in entries:
+                if entry.name.startswith(".") and time.time() - entry.stat().st_mtime > _STALE_SECONDS:
+                    _discard(entry.path)
 
     def _exists(self, kind: Kind, key: str) -> bool:
         try:
