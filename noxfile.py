@@ -33,6 +33,7 @@ def prefect(session: nox.Session) -> None:
         session.run("ruff", "format", "--check")
         session.run("lint-imports", "--no-logo")
         check_types(session, "core/ipcluster_core", "prefect_ipcluster", *typing_tests("core", "prefect"))
+        session.run("mypy", "tests/benchmarks")
         session.run("pytest", "--cov")
     # A run of its own: Prefect's threads and connections live on, and are not to be seen by the tests of the core.
     session.run("pytest", *(session.posargs or ["tests/prefect"]))

@@ -226,13 +226,13 @@ class Broker:
                 return
             identity = frames[0].bytes
             try:
-                self._on_message(identity, [frame.buffer for frame in frames[1:]])
+                self._on_message(identity, wire.unpack([frame.buffer for frame in frames[1:]]))
             except (ValueError, KeyError, TypeError) as error:
                 logger.warning("message of %d frames not understood and dropped: %r", len(frames), error)
             except zmq.ZMQError as error:
                 logger.warning("message could not be answered: %s", error)
 
-    def _on_message(self, identity: bytes, frames: list[Buffer]) -> None:
+    def _on_message(self, identity: bytes, frames: Sequence[Buffer]) -> None:
         kind = wire.kind_of(frames)
         engine = self._engine_of.get(identity)
         if kind is Kind.HELLO:
@@ -304,7 +304,7 @@ class Broker:
         if identity in self._prefixes and identity not in self._clients and not self._scheduler.has_work(identity):
             remove(self._segments, self._prefixes.pop(identity))
 
-    def _on_client(self, identity: bytes, kind: Kind, frames: list[Buffer]) -> None:
+    def _on_client(self, identity: bytes, kind: Kind, frames: Sequence[Buffer]) -> None:
         match kind:
             case Kind.SUBMIT:
                 self._on_submit(identity, wire.Submit.decode(frames))
@@ -425,8 +425,7 @@ class Broker:
 
     def _send(self, identity: Any, frames: Sequence[Buffer]) -> None:  # noqa: ANN401 - a work's client is any hashable to the scheduler
         # Large frames are handed over, not copied; to a partner that is gone nothing is sent, which is no error.
-        whole = [identity, *frames]
-        self._socket.send_multipart(whole, copy=sum(map(len, frames)) < _LARGE_BYTES)
+        self._socket.send_multipart([identity, *wire.pack(frames)], copy=sum(map(len, frames)) < _LARGE_BYTES)
 
     def _tell_lost(self, lost: Lost, message: str, cause: str, tail: str) -> None:
         if tail:

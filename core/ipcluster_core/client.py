@@ -173,20 +173,26 @@ class Client(concurrent.futures.Executor):
         """
         limit = self._options.timeout if timeout is None else timeout
         deadline = None if limit is None else time.monotonic() + limit
-        calls = zip(*iterables, strict=False)
         if chunksize is not None and chunksize > 1:
-            lists = self._collect(self._submit_chunks(fn, calls, chunksize), deadline)
+            lists = self._collect(self._submit_chunks(fn, iterables, chunksize), deadline)
             return itertools.chain.from_iterable(lists)
+        calls = zip(*iterables, strict=False)
         submit, options = self._connection.submit, self._options
         return self._collect([submit(fn, call, {}, options) for call in calls], deadline)
 
     def _submit_chunks(
-        self, fn: Callable[..., T], calls: Iterable[tuple[Any, ...]], size: int
+        self, fn: Callable[..., T], iterables: Sequence[Iterable[Any]], size: int
     ) -> list[TaskFuture[list[T]]]:
-        calls = iter(calls)
-        chunks = iter(lambda: list(itertools.islice(calls, size)), [])
-        whole = _ApplyToAll(fn)
-        return [self._connection.submit(whole, (chunk,), {}, self._options) for chunk in chunks]
+        whole, iterators = _ApplyToAll(fn), [iter(items) for items in iterables]
+        futures: list[TaskFuture[list[T]]] = []
+        length = size if iterators else 0
+        while length == size:
+            columns = [list(itertools.islice(items, size)) for items in iterators]
+            length = min(map(len, columns))
+            if length:
+                columns = [column[:length] for column in columns]
+                futures.append(self._connection.submit(whole, tuple(columns), {}, self._options))
+        return futures
 
     def _collect(self, futures: list[TaskFuture[T]], deadline: float | None) -> Iterator[T]:
         waiting = deque(futures)
@@ -289,11 +295,10 @@ class Client(concurrent.futures.Executor):
 
 
 class _ApplyToAll:
-    """One task for many calls."""
+    """One task for many calls, given by columns: they pickle in a fraction of the time that tuples take."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
-    def __call__(self, calls: list[tuple[Any, ...]]) -> list[Any]:
-        function = self._function
-        return [function(*call) for call in calls]
+    def __call__(self, *columns: list[Any]) -> list[Any]:
+        return list(map(self._function, *columns))

@@ -20,6 +20,7 @@ from .incarnation import find_record, read_record, resolve, secret_of
 from .record import ClusterState, Record
 from .status import ClusterStatus, EngineStatus
 from .store import Store, open_store
+from .wanted import plain_spec
 
 if TYPE_CHECKING:
     from .handle import ClusterHandle
@@ -173,15 +174,11 @@ class Cluster:
         return found
 
     async def _create(self, *, owned: bool) -> None:
-        from .spec import ClusterSpec
-
         spec, if_exists, claim, timeout, fields = self._plan
-        if spec is not None and fields:
-            raise ValueError(f"give a spec or its fields, not both: {', '.join(sorted(fields))}")
         record, created = await creation.create(
             self._store,
             self._name,
-            spec or ClusterSpec(**fields),
+            plain_spec(spec, fields),
             if_exists=if_exists,
             claim=claim,
             owned=owned,

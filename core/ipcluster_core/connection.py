@@ -48,12 +48,22 @@ _NO_REFS: frozenset[bytes] = frozenset()
 _MOST_FUNCTIONS = 256
 
 
+class _Process:
+    """Keeps the pid of this process, to be read without a system call for each task."""
+
+    pid = os.getpid()
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=lambda: setattr(_process, "pid", os.getpid()))
+
+
 class Connection:
     """The socket, its I/O thread, and the futures that wait for results; shared by all views of a client."""
 
     def __init__(self, store: Store, record: Record, timeout: float) -> None:
         self.store, self.record = store, record
-        self.pid = os.getpid()
+        self.pid = _process.pid
         self.engines: list[int] = []
         self._outbox: deque[Task | Question | Statement | Farewell] = deque()
         self._futures: dict[int, TaskFuture[Any]] = {}
@@ -171,7 +181,7 @@ class Connection:
         return ref
 
     def _drop(self, key: bytes) -> None:
-        if self.pid == os.getpid() and self._over is None and not self._closing:
+        if self.pid == _process.pid and self._over is None and not self._closing:
             self._put(Statement(wire.Drop(key)))
 
     def _function(self, function: Callable[..., Any]) -> tuple[bytes, bytes]:
@@ -190,7 +200,7 @@ class Connection:
 
     def check(self) -> None:
         """Raise unless new work can be taken."""
-        if self.pid != os.getpid():
+        if self.pid != _process.pid:
             raise RuntimeError("a Client cannot be used after a fork: connect again in the new process")
         if self._closing:
             raise RuntimeError("cannot submit after shutdown")
@@ -215,7 +225,7 @@ class Connection:
             ) from None
 
     def _cancel(self, future: TaskFuture[Any]) -> bool:
-        if self._over is not None or self.pid != os.getpid():
+        if self._over is not None or self.pid != _process.pid:
             return False
         answer: concurrent.futures.Future[bool] = concurrent.futures.Future()
         self._put(Question(future.number, wire.Cancel(future.number), answer))
@@ -228,7 +238,7 @@ class Connection:
 
     def cancel_all(self, futures: Iterable[TaskFuture[Any]]) -> None:
         """Cancel many tasks with one wait for all answers."""
-        if self._over is not None or self.pid != os.getpid():
+        if self._over is not None or self.pid != _process.pid:
             return
         answers: list[concurrent.futures.Future[bool]] = []
         for future in [future for future in futures if not future.done()]:
@@ -239,7 +249,7 @@ class Connection:
 
     def close(self, *, wait: bool, cancel: bool) -> None:
         """Take no new work; with `wait`, return when all results are here. What was sent goes on in any case."""
-        if self.pid != os.getpid() or self not in _open:
+        if self.pid != _process.pid or self not in _open:
             return
         if cancel:
             self.cancel_all(list(self._futures.values()))
@@ -335,14 +345,15 @@ class Connection:
 
     def _send(self, frames: Sequence[Buffer]) -> None:
         # Copied, also when large: sending without a copy would give this process another thread and context of pyzmq's.
-        self._socket.send_multipart(frames)
+        self._socket.send_multipart(wire.pack(frames))
 
     def _receive(self) -> None:
         while True:
             try:
-                frames = [frame.buffer for frame in self._socket.recv_multipart(zmq.NOBLOCK, copy=False)]
+                received = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
+            frames = wire.unpack([frame.buffer for frame in received])
             match wire.kind_of(frames):
                 case Kind.RESULTS:
                     self._settle(wire.Results.decode(frames))

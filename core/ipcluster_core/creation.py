@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import ending
 from .adoption import Creation, IfExists, decide_creation
@@ -24,9 +24,7 @@ from .launchers import get_launcher
 from .process import Identity, identify, liveness
 from .record import ClusterState, Ended, Liveness, Record, check_name, utc_now
 from .store import Store
-
-if TYPE_CHECKING:
-    from .spec import ClusterSpec
+from .wanted import at_least_of, sets_of
 
 __all__ = ["create", "take_claim"]
 
@@ -43,7 +41,7 @@ _LOOK_SECONDS = 0.02
 async def create(
     store: Store,
     name: str,
-    spec: ClusterSpec,
+    spec: Mapping[str, Any],
     *,
     if_exists: IfExists,
     claim: str | None,
@@ -79,7 +77,7 @@ async def create(
         if decision is Creation.START:
             made = _declare(store, name, spec, claim, found)
             if made is not None:
-                return await _start(store, made, spec, owned=owned, deadline=deadline), True
+                return await _start(store, made, owned=owned, deadline=deadline), True
         elif decision is Creation.ATTACH and record is not None:
             taken = take_claim(store, record, claim)
             if taken is not None:
@@ -126,7 +124,7 @@ def _creator(record: Record) -> str:
 
 
 def _declare(
-    store: Store, name: str, spec: ClusterSpec, claim: str | None, found: tuple[Record, int] | None
+    store: Store, name: str, spec: Mapping[str, Any], claim: str | None, found: tuple[Record, int] | None
 ) -> Record | None:
     """Put the intent into the store; None when somebody else was first."""
     uid = secrets.token_hex(6)
@@ -135,12 +133,12 @@ def _declare(
         incarnation=1 if found is None else found[0].incarnation + 1,
         uid=uid,
         state=ClusterState.CREATING,
-        backend=spec.backend,
-        launcher=spec.launcher,
+        backend=spec["backend"],
+        launcher=spec["launcher"],
         created=utc_now(),
-        spec=spec.model_dump(mode="json"),
-        sets={set_name: engines.n for set_name, engines in spec.sets.items()},
-        labels=spec.labels,
+        spec=spec,
+        sets=sets_of(spec),
+        labels=spec["labels"],
         creator=identify().to_dict(),
         folder=store.run_folder(uid),
         claims={} if claim is None else {claim: 1},
@@ -170,12 +168,12 @@ def take_claim(store: Store, record: Record, claim: str | None) -> Record | None
     return update(store, record.tag, change)
 
 
-async def _start(store: Store, record: Record, spec: ClusterSpec, *, owned: bool, deadline: float) -> Record:
+async def _start(store: Store, record: Record, *, owned: bool, deadline: float) -> Record:
     try:
         key = secrets.token_hex(32)
         store.create("secret", record.secret, {"key": key})
         _make_folder(record.folder)
-        boot = _boot_document(store, record, spec, owned=owned)
+        boot = _boot_document(store, record, owned=owned)
         left = max(1.0, deadline - time.monotonic())
         await get_launcher(record.launcher).start(boot, timeout=left)
         left = max(1.0, deadline - time.monotonic())
@@ -217,9 +215,10 @@ def _make_folder(folder: str) -> None:
         os.chmod(path, 0o700)
 
 
-def _boot_document(store: Store, record: Record, spec: ClusterSpec, *, owned: bool) -> dict[str, Any]:
+def _boot_document(store: Store, record: Record, *, owned: bool) -> dict[str, Any]:
     """Return all that a nanny must know; it holds no secret."""
-    cwd = spec.cwd
+    spec = record.spec
+    cwd = spec["cwd"]
     if cwd is None:
         try:
             cwd = os.getcwd()
@@ -232,12 +231,12 @@ def _boot_document(store: Store, record: Record, spec: ClusterSpec, *, owned: bo
         "folder": record.folder,
         "launcher": record.launcher,
         "roles": dict(roles),
-        "spec": dict(record.spec),
+        "spec": dict(spec),
         "sets": dict(record.sets),
-        "at_least": spec.total if spec.at_least is None else spec.at_least,
-        "preload": spec.preload,
-        "env": spec.env,
+        "at_least": at_least_of(spec),
+        "preload": spec["preload"],
+        "env": spec["env"],
         "cwd": cwd,
-        "python": spec.python,
+        "python": spec["python"],
         "owner": identify().to_dict() if owned else None,
     }

@@ -78,7 +78,7 @@ class Engine:
         self._send(Notice(Kind.HELLO, hello).encode())
         try:
             while True:
-                self._serve([frame.buffer for frame in self._socket.recv_multipart(copy=False)])
+                self._serve(wire.unpack([frame.buffer for frame in self._socket.recv_multipart(copy=False)]))
         except zmq.ContextTerminated:
             return
         finally:
@@ -88,7 +88,7 @@ class Engine:
         """End `run`, from another thread, when the task that it may be at is done."""
         self._context.term()
 
-    def _serve(self, frames: list[Buffer]) -> None:
+    def _serve(self, frames: Sequence[Buffer]) -> None:
         kind = wire.kind_of(frames)
         if kind is Kind.CHUNK:
             self._busy = True
@@ -149,7 +149,7 @@ class Engine:
 
     def _send(self, frames: Sequence[Buffer]) -> None:
         # Copied, also when large: sending without a copy would give the engine a second thread, of pyzmq's.
-        self._socket.send_multipart(frames)
+        self._socket.send_multipart(wire.pack(frames))
 
 
 class _Outbox:

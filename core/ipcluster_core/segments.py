@@ -183,7 +183,8 @@ class Reader:
     def _copy(self, reference: Buffer, *, release: bool) -> Buffer:
         found = json.loads(bytes(reference))
         segment, size = self._open(found["segment"]), int(found["bytes"])
-        private = mmap.mmap(-1, size)
+        # Private: memory that forks could share gets no huge pages, and every page of it a fault.
+        private = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with suppress(OSError):
             private.madvise(mmap.MADV_HUGEPAGE)
         copy = memoryview(private)

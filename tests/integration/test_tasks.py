@@ -374,3 +374,26 @@ def test_shutdown_cancels_what_is_queued_in_one_go(client: Client, tmp_path: Pat
     with pytest.raises(errors.ClusterError, match="was shut down before the result came; the task goes on"):
         running[0].result()
     assert len(list(tmp_path.glob("*.begun"))) <= 4
+
+
+def test_chunks_of_several_iterables_end_with_the_shortest(client: Client) -> None:
+    """Whatever their lengths, and without any."""
+    assert list(client.map(pow, range(10), [2] * 7, chunksize=3)) == [n * n for n in range(7)]
+    assert list(client.map(abs, [], chunksize=3)) == []
+    assert list(client.map(abs, chunksize=3)) == []
+
+
+def test_a_client_in_a_forked_child_says_that_it_belongs_to_its_parent(client: Client) -> None:
+    """Its thread and socket stayed there."""
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            client.submit(abs, 1)
+        except RuntimeError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+
+    assert os.read(read, 1000) == b"a Client cannot be used after a fork: connect again in the new process"
+    os.close(read)

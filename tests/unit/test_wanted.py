@@ -1,0 +1,60 @@
+"""What is wanted of a cluster, as plain data."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ipcluster_core import ClusterSpec, EngineSpec
+from ipcluster_core.wanted import at_least_of, plain_spec, sets_of
+
+
+@pytest.mark.parametrize("n", [None, 0, 1, 7])
+def test_the_quick_way_gives_what_the_model_gives(n: int | None) -> None:
+    """The two must not drift apart."""
+    assert plain_spec(None, {"n": n}) == ClusterSpec(n=n).model_dump(mode="json")
+
+
+def test_no_fields_give_the_models_defaults() -> None:
+    """Two engines, with the default limits."""
+    plain = plain_spec(None, {})
+
+    assert plain == ClusterSpec().model_dump(mode="json")
+    assert sets_of(plain) == {"default": 2}
+    assert at_least_of(plain) == 2
+
+
+@pytest.mark.parametrize("n", [-1, "many", 2.5])
+def test_what_is_not_a_number_of_engines_is_refused_by_the_model(n: object) -> None:
+    """With its message."""
+    with pytest.raises(ValueError, match="validation error for ClusterSpec"):
+        plain_spec(None, {"n": n})  # type: ignore[typeddict-item]
+
+
+def test_a_spec_and_fields_together_are_refused() -> None:
+    """Nobody could say which one wins."""
+    with pytest.raises(ValueError, match="give a spec or its fields, not both: n"):
+        plain_spec(ClusterSpec(n=1), {"n": 2})
+
+
+def test_sets_and_the_number_that_makes_it_ready_come_from_the_spec() -> None:
+    """By set; `at_least` may be fewer."""
+    plain = plain_spec(ClusterSpec(engines={"a": EngineSpec(n=3), "b": EngineSpec(n=1)}, at_least=2), {})
+
+    assert sets_of(plain) == {"a": 3, "b": 1}
+    assert at_least_of(plain) == 2
+
+
+def test_creating_a_number_of_engines_does_not_load_the_model_library() -> None:
+    """It would cost a third of a cold start."""
+    code = """if True:
+        import sys
+        from ipcluster_core import Cluster
+        with Cluster("cold", n=1) as cluster, cluster.client() as client:
+            assert client.submit(abs, -1).result(10) == 1
+        print("pydantic" in sys.modules)
+    """
+
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
