@@ -1,7 +1,8 @@
 """What is wanted of a cluster, as the plain data that creation, record and nanny work with.
 
 It is what a `ClusterSpec` dumps. The model library costs a process a third of a cold start (100 of 300 ms of CPU), so
-where nothing but a number of engines is asked for, its defaults are taken from here; a test holds the two together.
+where nothing but a number of engines and limits are asked for, its defaults are taken from here; a test holds the two
+together.
 """
 
 from __future__ import annotations
@@ -33,6 +34,25 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 
 
+#: The fields that are seconds.
+_LIMITS = frozenset({"idle_timeout", "lifetime", "no_client_timeout"})
+
+
+def _is_plainly_valid(name: str, value: object) -> bool:
+    """Tell whether a field needs no model to be found valid."""
+    match value:
+        case None:
+            return name == "n" or name in _LIMITS
+        case bool():
+            return False
+        case int():
+            return (name == "n" and value >= 0) or (name in _LIMITS and value > 0)
+        case float():
+            return name in _LIMITS and 0 < value < float("inf")
+        case _:
+            return False
+
+
 def plain_spec(spec: ClusterSpec | None, fields: SpecFields) -> dict[str, Any]:
     """Return a spec, or the one that its fields make, as plain data.
 
@@ -48,9 +68,10 @@ def plain_spec(spec: ClusterSpec | None, fields: SpecFields) -> dict[str, Any]:
     """
     if spec is not None and fields:
         raise ValueError(f"give a spec or its fields, not both: {', '.join(sorted(fields))}")
-    n = fields.get("n")
-    if spec is None and fields.keys() <= {"n"} and (n is None or (type(n) is int and n >= 0)):
-        return {**_DEFAULTS, "n": n}
+    if spec is None and all(_is_plainly_valid(name, value) for name, value in fields.items()):
+        given: dict[str, Any] = dict(fields)
+        limits = {name: float(given[name]) for name in _LIMITS & given.keys() if given[name] is not None}
+        return {**_DEFAULTS, **given, **limits}
     from .spec import ClusterSpec
 
     return (spec or ClusterSpec(**fields)).model_dump(mode="json")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ipcluster_core import ClusterSpec, EngineSpec
+from ipcluster_core import ClusterSpec, EngineSpec, SpecFields
 from ipcluster_core.wanted import at_least_of, plain_spec, sets_of
 
 
@@ -26,11 +26,23 @@ def test_no_fields_give_the_models_defaults() -> None:
     assert at_least_of(plain) == 2
 
 
-@pytest.mark.parametrize("n", [-1, "many", 2.5])
-def test_what_is_not_a_number_of_engines_is_refused_by_the_model(n: object) -> None:
+@pytest.mark.parametrize("value", [None, 1, 0.5, 86400])
+@pytest.mark.parametrize("limit", ["idle_timeout", "lifetime", "no_client_timeout"])
+def test_the_quick_way_takes_limits_too(limit: str, value: float | None) -> None:
+    """As the model takes them."""
+    fields = {"n": 3, limit: value}
+
+    assert plain_spec(None, fields) == ClusterSpec(**fields).model_dump(mode="json")  # type: ignore[arg-type]
+    assert type(plain_spec(None, fields)[limit]) is type(ClusterSpec(**fields).model_dump()[limit])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"n": -1}, {"n": "many"}, {"n": 2.5}, {"lifetime": 0}, {"idle_timeout": float("inf")}, {"x": None}]
+)
+def test_what_is_not_valid_is_refused_by_the_model(fields: SpecFields) -> None:
     """With its message."""
     with pytest.raises(ValueError, match="validation error for ClusterSpec"):
-        plain_spec(None, {"n": n})  # type: ignore[typeddict-item]
+        plain_spec(None, fields)
 
 
 def test_a_spec_and_fields_together_are_refused() -> None:
