@@ -121,7 +121,7 @@ class Nanny:
         for module in ("cloudpickle", *self._boot["preload"]):
             try:
                 importlib.import_module(module)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 logger.debug("importing %s failed", module, exc_info=True)
                 self._end(f"module {module!r} cannot be preloaded: {type(error).__name__}: {error}", "nanny")
                 self._tell_creator(self._over.reason if self._over else "")

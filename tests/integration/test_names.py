@@ -165,6 +165,16 @@ def test_create_that_cannot_start_leaves_nothing_and_says_why() -> None:
     assert good.teardown_sync().outcome == "ended"
 
 
+def test_a_preloaded_module_that_exits_fails_the_create_and_leaves_nothing(tmp_path: Path) -> None:
+    """It ends neither the nanny without clean-up, nor the create without a reason."""
+    (tmp_path / "quitter.py").write_text("raise SystemExit('not today')\n")
+    with pytest.raises(errors.LaunchError, match=r"'quitter' cannot be preloaded: SystemExit: not today"):
+        Cluster.create_sync("quit", n=1, cwd=str(tmp_path), preload=["quitter"])
+
+    assert steps.living("quit") == []
+    assert steps.left_in_store() == ["records/quit"]
+
+
 def test_teardown_twice_is_success_and_leaves_only_an_ended_record() -> None:
     """The second finds it gone, says how it ended, and that is fine."""
     cluster = Cluster.create_sync("bye", n=2)
