@@ -19,11 +19,11 @@ from typing import Any
 
 import zmq
 
-from . import errors, wire
+from . import wire
 from .incarnation import TASK, endpoint, secret_of
 from .link import Link
 from .process import Identity, end_all, liveness, tagged
-from .record import Liveness, Record, title_of
+from .record import Liveness, title_of
 from .scheduling import Assignment, Lost, Scheduler, Work
 from .segments import Reader, folder_of, remove
 from .store import open_store
@@ -98,10 +98,7 @@ class Broker:
 
     def _bind(self) -> int | None:
         """Open the socket; return a descriptor to keep while it is open."""
-        found = self._store.read("record", self._tag.partition("/")[0])
-        if found is None:
-            raise errors.ClusterError(f"the record of {self._title} is gone")
-        self._secret = secret_of(self._store, Record.from_dict(found.value)).encode()
+        self._secret = secret_of(self._store, self._tag).encode()
         # Credit bounds what engines hold and clients bound what they send; dropping at a mark would lose tasks.
         self._socket.sndhwm = self._socket.rcvhwm = 0
         self._socket.linger = 300

@@ -230,7 +230,7 @@ class Cluster:
         """Ask this incarnation's controller; when it does not answer, say what the record and the kernel know."""
         record = self._current().require_living()
         _require_head(record)
-        return await ask(record, secret_of(self._store, record), verb, timeout=timeout, **arguments)
+        return await ask(record, secret_of(self._store, record.tag), verb, timeout=timeout, **arguments)
 
     def _current(self) -> Record:
         found = find_record(self._store, self._name)

@@ -111,7 +111,7 @@ class Connection:
         hello = {
             "role": "client",
             "protocol": wire.VERSION,
-            "secret": secret_of(self.store, self.record),
+            "secret": secret_of(self.store, self.record.tag),
             "process": identify().to_dict(),
             "segments": self._prefix,
             "python": sys.version_info[:2],

@@ -89,10 +89,7 @@ class Controller:
 
     def run(self) -> None:
         """Serve until the end was carried out by the nanny, or the nanny is gone."""
-        found = self._store.read("record", self._tag.partition("/")[0])
-        if found is None:
-            raise errors.ClusterError(f"the record of {self._title} is gone")
-        self._secret = secret_of(self._store, Record.from_dict(found.value)).encode()
+        self._secret = secret_of(self._store, self._tag).encode()
         address, fd = endpoint(self._folder, CONTROL)
         self._socket.bind(address)
         self._socket.linger = 200

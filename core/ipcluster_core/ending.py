@@ -164,7 +164,7 @@ async def ask_to_end(store: Store, record: Record, job: Job, *, reason: str, by:
         It cannot be asked, or does not answer, and its nanny is not gone.
     """
     gone = asyncio.ensure_future(get_launcher(record.launcher).wait(job, timeout=timeout))
-    secret = secret_of(store, record)
+    secret = secret_of(store, record.tag)
     asking = asyncio.ensure_future(ask(record, secret, "end", timeout=min(5.0, timeout), reason=reason, by=by))
     # One that is at its end already does not answer any more.
     await asyncio.wait({gone, asking}, return_when=asyncio.FIRST_COMPLETED)

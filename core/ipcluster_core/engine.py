@@ -26,7 +26,6 @@ from . import errors, refs, serialize, wire
 from .incarnation import TASK, endpoint, secret_of
 from .journal import Journal
 from .process import die_with_parent
-from .record import Record
 from .segments import Pool, Reader, folder_of
 from .store import open_store
 from .wire import Buffer, Kind, Notice, Status
@@ -58,11 +57,7 @@ class Engine:
 
     def run(self) -> None:
         """Register and serve."""
-        store = open_store(str(self._boot["store"]))
-        found = store.read("record", str(self._boot["tag"]).partition("/")[0])
-        if found is None:
-            raise errors.ClusterError(f"the record of {self._boot['tag']} is gone")
-        secret = secret_of(store, Record.from_dict(found.value))
+        secret = secret_of(open_store(str(self._boot["store"])), str(self._boot["tag"]))
         self._socket.sndhwm = self._socket.rcvhwm = 0
         address, _ = endpoint(str(self._boot["folder"]), TASK)
         self._socket.connect(address)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import segments
 from .errors import ClusterBroken, ClusterError, ClusterNotFound, NotAuthorized, StaleHandle, StoreConflict, StoreError
 from .process import Identity, is_here
-from .record import ClusterState, Record
+from .record import ClusterState, Record, secret_key_of, title_of
 from .store import Store, open_store
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def require_here(record: Record) -> None:
         raise ClusterBroken(f"{record.title} runs on host {where!r} and cannot be reached from {os.uname().nodename!r}")
 
 
-def secret_of(store: Store, record: Record) -> str:
+def secret_of(store: Store, tag: str) -> str:
     """Read the secret of an incarnation.
 
     Returns
@@ -172,11 +172,11 @@ def secret_of(store: Store, record: Record) -> str:
         The store does not hold it (any more), or this user may not read it.
     """
     try:
-        document = store.read("secret", record.secret)
+        document = store.read("secret", secret_key_of(tag))
     except StoreError as error:
-        raise NotAuthorized(f"the secret of {record.title} cannot be read: {error}") from error
+        raise NotAuthorized(f"the secret of {title_of(tag)} cannot be read: {error}") from error
     if document is None:
-        raise NotAuthorized(f"the secret of {record.title} is not in {store.url}: the cluster has ended")
+        raise NotAuthorized(f"the secret of {title_of(tag)} is not in {store.url}: the cluster has ended")
     return str(document.value["key"])
 
 
@@ -184,10 +184,9 @@ def forget(store: Store, tag: str, folder: str) -> None:
     """Remove an incarnation's secret and folder; what is gone already is no error."""
     import shutil
 
-    name, incarnation, uid = tag.split("/")
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(segments.folder_of(uid), ignore_errors=True)
-    key = f"{name}.{incarnation}"
+    shutil.rmtree(segments.folder_of(tag.rpartition("/")[2]), ignore_errors=True)
+    key = secret_key_of(tag)
     with suppress(StoreError):  # removed by somebody else, or damaged: then it opens nothing any more
         document = store.read("secret", key)
         if document is not None:

@@ -25,6 +25,7 @@ __all__ = [
     "Liveness",
     "Record",
     "check_name",
+    "secret_key_of",
     "title_of",
     "utc_now",
 ]
@@ -86,6 +87,12 @@ def title_of(tag: str) -> str:
     """Return how messages name the incarnation that has this tag."""
     name, incarnation, _ = tag.split("/")
     return f"cluster {name!r} #{incarnation}"
+
+
+def secret_key_of(tag: str) -> str:
+    """Return the key, in the store, of the secret of the incarnation that has this tag."""
+    name, incarnation, _ = tag.split("/")
+    return f"{name}.{incarnation}"
 
 
 def check_name(name: str) -> str:
@@ -158,7 +165,7 @@ class Record(NamedTuple):
     @property
     def secret(self) -> str:
         """Key of this incarnation's secret in the store."""
-        return f"{self.name}.{self.incarnation}"
+        return secret_key_of(self.tag)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for the store."""

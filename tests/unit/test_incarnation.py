@@ -272,10 +272,10 @@ def test_the_secret_is_that_of_the_incarnation(store: Store) -> None:
     """Not of another one of that name."""
     store.create("secret", "nightly.2", {"key": "old"})
     with pytest.raises(errors.NotAuthorized, match=f"'nightly' #3 is not in {store.url}: the cluster has ended"):
-        secret_of(store, RECORD)
+        secret_of(store, RECORD.tag)
     store.create("secret", "nightly.3", {"key": "new"})
 
-    assert secret_of(store, RECORD) == "new"
+    assert secret_of(store, RECORD.tag) == "new"
 
 
 def test_a_secret_that_cannot_be_read_is_not_shown() -> None:
@@ -286,7 +286,7 @@ def test_a_secret_that_cannot_be_read_is_not_shown() -> None:
     path.write_text('{"key": "abc"')
 
     with pytest.raises(errors.NotAuthorized, match="secret of cluster 'nightly' #3 cannot be read") as raised:
-        secret_of(store, RECORD)
+        secret_of(store, RECORD.tag)
     assert "abc" not in str(raised.value)
 
 

@@ -52,7 +52,7 @@ class Head:
         if found is None:
             raise RuntimeError("the record is gone")
         self.record = found[0]
-        self.secret = secret_of(store, self.record)
+        self.secret = secret_of(store, self.record.tag)
         nanny = self.record.jobs[0].nanny or {}
         self.parts = {self._part(pid): pid for pid in [int(nanny["pid"]), *children(int(nanny["pid"]))]}
 
