@@ -26,7 +26,8 @@ def known_end(store: Store, record: Record) -> ClusterError | None:
         return ClusterEnded(f"{record.title} is over and its record is gone")
     if found[0].state is ClusterState.ENDED:
         return ClusterEnded(found[0].end_message())
-    nanny = found[0].jobs[0].nanny if found[0].jobs else None
+    head = found[0].head
+    nanny = None if head is None else head.nanny
     if nanny is not None and liveness(Identity.from_dict(nanny)) is Liveness.GONE:
         who = Identity.from_dict(nanny)
         return ClusterBroken(f"{record.title} is broken: its nanny ({who}) is gone; tear it down to clean up")

@@ -197,7 +197,7 @@ async def _undo(store: Store, record: Record, reason: str) -> None:
     found = find_record(store, record.name)
     current = found[0] if found is not None and found[0].tag == record.tag else record
     by = ending.this_process()
-    job = ending.head_job(current)
+    job = current.head
     if job is not None and ending.head_liveness(current) is Liveness.ALIVE:
         try:
             await ending.ask_to_end(store, current, job, reason=reason, by=by, timeout=_UNDO_SECONDS)

@@ -26,7 +26,6 @@ __all__ = [
     "TeardownReport",
     "ask_to_end",
     "clean",
-    "head_job",
     "head_liveness",
     "is_broken",
     "teardown",
@@ -61,14 +60,9 @@ def this_process() -> str:
     return f"{user}@{socket.gethostname()}, pid {os.getpid()}"
 
 
-def head_job(record: Record) -> Job | None:
-    """Return the record's head job, None when its nanny has not registered."""
-    return record.jobs[0] if record.jobs else None
-
-
 def head_liveness(record: Record) -> Liveness | None:
     """Tell whether the head job lives; None when its nanny has not registered."""
-    job = head_job(record)
+    job = record.head
     return None if job is None else get_launcher(job.launcher).poll(job)
 
 
@@ -144,7 +138,7 @@ def _give_up(store: Store, record: Record, claim: str | None, counter: int | Non
 
 
 async def _end(store: Store, record: Record, reason: str, by: str, deadline: float) -> list[str]:
-    launcher, job = get_launcher(record.launcher), head_job(record)
+    launcher, job = get_launcher(record.launcher), record.head
     if job is not None and launcher.poll(job) is not Liveness.GONE:
         try:
             await ask_to_end(store, record, job, reason=reason, by=by, timeout=max(0.1, deadline - time.monotonic()))
@@ -201,8 +195,8 @@ async def clean(store: Store, record: Record, reason: str, by: str, timeout: flo
         return []
     ended = Ended(reason, utc_now(), by)
     update(store, record.tag, lambda now: now.with_state(ClusterState.ENDING, ended=now.ended or ended))
-    job = head_job(found[0] if found is not None and found[0].tag == record.tag else record)
-    left = await get_launcher(record.launcher).stop(job, record.tag, timeout=timeout)
+    current = found[0] if found is not None and found[0].tag == record.tag else record
+    left = await get_launcher(record.launcher).stop(current.head, record.tag, timeout=timeout)
     update(store, record.tag, lambda now: now.with_state(ClusterState.ENDED, ended=now.ended or ended))
     with suppress(ClusterError):
         forget(store, record.tag, record.folder)

@@ -152,7 +152,7 @@ def require_here(record: Record) -> None:
     ClusterBroken
         It runs on another one.
     """
-    nanny = record.jobs[0].nanny if record.jobs else None
+    nanny = None if record.head is None else record.head.nanny
     if nanny is not None and not is_here(Identity.from_dict(nanny)):
         where = Identity.from_dict(nanny).host
         raise ClusterBroken(f"{record.title} runs on host {where!r} and cannot be reached from {os.uname().nodename!r}")

@@ -163,6 +163,11 @@ class Record(NamedTuple):
         return title_of(self.tag)
 
     @property
+    def head(self) -> Job | None:
+        """The head job, None when its nanny has not registered."""
+        return self.jobs[0] if self.jobs else None
+
+    @property
     def secret(self) -> str:
         """Key of this incarnation's secret in the store."""
         return secret_key_of(self.tag)
