@@ -157,18 +157,20 @@ async def ask_to_end(store: Store, record: Record, job: Job, *, reason: str, by:
     ClusterError
         It cannot be asked, or does not answer, and its nanny is not gone.
     """
-    gone = asyncio.ensure_future(get_launcher(record.launcher).wait(job, timeout=timeout))
     secret = secret_of(store, record.tag)
+    gone = asyncio.ensure_future(get_launcher(record.launcher).wait(job, timeout=timeout))
     asking = asyncio.ensure_future(ask(record, secret, "end", timeout=min(5.0, timeout), reason=reason, by=by))
-    # One that is at its end already does not answer any more.
-    await asyncio.wait({gone, asking}, return_when=asyncio.FIRST_COMPLETED)
-    if gone.done():
-        asking.cancel()
-        with suppress(asyncio.CancelledError, ClusterError):
+    try:
+        # One that is at its end already does not answer any more.
+        await asyncio.wait({gone, asking}, return_when=asyncio.FIRST_COMPLETED)
+        if not gone.done():
             await asking
-        return
-    await asking
-    await gone
+            await gone
+    finally:
+        # Neither outlives this: a wait that goes on would hold up the end of the process that has asked.
+        gone.cancel()
+        asking.cancel()
+        await asyncio.gather(gone, asking, return_exceptions=True)
 
 
 async def _ended_by_itself(record: Record, timeout: float) -> None:

@@ -24,6 +24,9 @@ __all__ = ["LocalLauncher", "clean_environment"]
 #: Variables of the workflow engines: they configure (and may unlock) the step, and are not for user code on engines.
 _WORKFLOW_PREFIXES = ("AIRFLOW", "PREFECT", "_AIRFLOW")
 
+#: Longest that a thread waits for a process: one whose wait was cancelled cannot be told, and holds up the exit.
+_SLICE_SECONDS = 0.1
+
 
 def clean_environment(tag: str) -> dict[str, str]:
     """Return this process's environment as a cluster may have it: tagged, without the workflow engine's variables."""
@@ -94,7 +97,12 @@ class LocalLauncher:
         """Wait until the job's nanny is gone."""
         if job.nanny is None:
             return False
-        return not await asyncio.to_thread(wait_gone, [Identity.from_dict(job.nanny)], timeout)
+        nanny = Identity.from_dict(job.nanny)
+        deadline = time.monotonic() + timeout
+        while await asyncio.to_thread(wait_gone, [nanny], min(_SLICE_SECONDS, deadline - time.monotonic())):
+            if time.monotonic() >= deadline:
+                return False
+        return True
 
     async def stop(self, job: Job | None, tag: str, *, timeout: float) -> list[str]:
         """End a nanny and everything that carries the tag."""
