@@ -259,7 +259,7 @@ class Broker:
             self._clients[identity] = self._watch(hello["process"])
             self._prefixes[identity] = str(hello["segments"])
             self._alone_since = None
-            self._send(identity, Notice(Kind.WELCOME, {"engines": sorted(self._seats)}).encode())
+            self._send(identity, Notice(Kind.WELCOME, {}).encode())
 
     def _refusal(self, hello: Mapping[str, Any]) -> dict[str, str] | None:
         """Say why a partner cannot be taken; None if it can."""

@@ -64,7 +64,6 @@ class Connection:
     def __init__(self, store: Store, record: Record, timeout: float) -> None:
         self.store, self.record = store, record
         self.pid = _process.pid
-        self.engines: list[int] = []
         self._outbox: deque[Task | Question | Statement | Farewell] = deque()
         self._futures: dict[int, TaskFuture[Any]] = {}
         self._leases: dict[int, Lease] = {}
@@ -135,7 +134,6 @@ class Connection:
             raise getattr(errors, answer.data["error"])(answer.data["message"])
         if answer.kind is Kind.END:
             raise errors.ClusterEnded(str(answer.data["reason"]))
-        self.engines = list(answer.data["engines"])
 
     # the caller's side
 

@@ -23,9 +23,9 @@ from typing import Any
 import zmq
 
 from . import errors, refs, serialize, wire
-from .incarnation import TASK, endpoint, secret_of
+from .incarnation import LOG_FORMAT, TASK, endpoint, secret_of
 from .journal import Journal
-from .process import die_with_parent
+from .process import close_input, die_with_parent
 from .segments import Pool, Reader, folder_of
 from .store import open_store
 from .wire import Buffer, Kind, Notice, Status
@@ -221,12 +221,10 @@ def main() -> None:
     engine, incarnation, memory, parent = map(int, sys.argv[1:])
     # Again, because the executed program may not have kept it.
     die_with_parent(parent)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
+    close_input()
     journal = Journal(memory)
     os.close(memory)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
     sys.path.insert(0, "")
     for module in boot["preload"]:
         importlib.import_module(module)

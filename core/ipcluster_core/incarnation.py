@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .handle import ClusterHandle
 
 __all__ = [
+    "LOG_FORMAT",
     "TASK",
     "endpoint",
     "find_record",
@@ -33,6 +34,9 @@ __all__ = [
 
 #: Name of the task socket in an incarnation's folder.
 TASK = "task"
+
+#: How each part writes a line of its log.
+LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
 #: What is needed of a handle to find its cluster.
 _HANDLE_KEYS = ("name", "incarnation", "uid", "store")

@@ -36,7 +36,7 @@ from typing import Any
 
 from . import process
 from .errors import ClusterError
-from .incarnation import forget, log_path, tail_of, update
+from .incarnation import LOG_FORMAT, forget, log_path, tail_of, update
 from .journal import Journal, make_memory
 from .link import Link, link_pair
 from .process import Identity, describe_exit, end_all, identify, liveness
@@ -457,11 +457,9 @@ def main(boot: bytes, ready_fd: int) -> None:
         except OSError:
             continue
         break
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
+    process.close_input()
     redirect(log_path(document["folder"], "nanny"))
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
     Nanny(document, ready_fd).run()
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "Identity",
     "children",
     "close_all_but",
+    "close_input",
     "descendants",
     "describe_exit",
     "die_with_parent",
@@ -270,6 +271,13 @@ def _prctl(option: int, value: int) -> None:
 
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl failed")
+
+
+def close_input() -> None:
+    """Let whatever reads standard input from now on, and every child, find it at its end."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
 
 
 def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
