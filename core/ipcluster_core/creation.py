@@ -19,10 +19,10 @@ from .adoption import Creation, IfExists, decide_creation
 from .backends import get_backend
 from .control import ask
 from .errors import ClusterEnded, ClusterError, ClusterExists, ClusterTimeout, LaunchError, StoreConflict
-from .incarnation import find_record, forget, update
+from .incarnation import find_record, update
 from .launchers import get_launcher
 from .process import Identity, identify, liveness
-from .record import ClusterState, Ended, Liveness, Record, check_name, utc_now
+from .record import ClusterState, Liveness, Record, check_name, utc_now
 from .store import Store
 from .wanted import at_least_of, sets_of
 
@@ -204,8 +204,6 @@ async def _undo(store: Store, record: Record, reason: str) -> None:
         except ClusterError as error:
             logger.warning("%s does not answer (%s) and is ended by force", record.title, error)
     await ending.clean(store, current, reason, by, _UNDO_SECONDS)
-    forget(store, record.tag, record.folder)
-    update(store, record.tag, lambda now: now.with_state(ClusterState.ENDED, ended=Ended(reason, utc_now(), by)))
 
 
 def _make_folder(folder: str) -> None:

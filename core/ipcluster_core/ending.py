@@ -193,13 +193,14 @@ async def clean(store: Store, record: Record, reason: str, by: str, timeout: flo
         # Its controller, which sees the nanny's end too, may be cleaning up at this moment: do not cut it short.
         await _ended_by_itself(record, min(_CONTROLLER_SECONDS, timeout / 2))
     found = find_record(store, record.name)
-    if found is not None and found[0].tag == record.tag and found[0].state is ClusterState.ENDED:
-        return []
-    ended = Ended(reason, utc_now(), by)
-    update(store, record.tag, lambda now: now.with_state(ClusterState.ENDING, ended=now.ended or ended))
     current = found[0] if found is not None and found[0].tag == record.tag else record
-    left = await get_launcher(record.launcher).stop(current.head, record.tag, timeout=timeout)
-    update(store, record.tag, lambda now: now.with_state(ClusterState.ENDED, ended=now.ended or ended))
+    left: list[str] = []
+    if current.state is not ClusterState.ENDED:
+        ended = Ended(reason, utc_now(), by)
+        update(store, record.tag, lambda now: now.with_state(ClusterState.ENDING, ended=now.ended or ended))
+        left = await get_launcher(record.launcher).stop(current.head, record.tag, timeout=timeout)
+        update(store, record.tag, lambda now: now.with_state(ClusterState.ENDED, ended=now.ended or ended))
+    # Also when it has ended by itself: its nanny may have been killed between saying so and this.
     with suppress(ClusterError):
         forget(store, record.tag, record.folder)
     return left
