@@ -1,26 +1,25 @@
 """Routes tasks from clients to engines and results back: performs what `scheduling` decides, opens no pickle.
 
-One plain poll loop over one ROUTER socket and two links (to the nanny: which engines died and how far they had come;
-to the controller: who is up, how busy). A partner must show the cluster's secret before anything else is heard.
+One plain loop over its partners' sockets and two links (to the nanny: which engines died and how far they had come; to
+the controller: who is up, how busy). A partner must show the cluster's secret before anything else is heard.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import zmq
-
 from . import wire
-from .incarnation import TASK, endpoint, secret_of
+from .admission import Admission
+from .errors import ClusterError, NotAuthorized
+from .hub import Hub
+from .incarnation import TASK, secret_of
 from .link import Link
 from .process import Identity, end_all, liveness, tagged
 from .record import Liveness, title_of
@@ -34,11 +33,11 @@ __all__ = ["Broker", "run"]
 
 logger = logging.getLogger("ipcluster.broker")
 
-#: Messages of at least so many bytes are sent without a copy.
-_LARGE_BYTES = 1 << 16
+#: Seconds for clients to take the last message.
+_LINGER = 0.3
 
-#: Messages handled before the links are looked at again.
-_BURST = 64
+#: Bytes of tasks that are kept; who submits more has to wait until some are settled.
+_MOST_KEPT_BYTES = 1 << 30
 
 
 @dataclass(slots=True, eq=False)
@@ -51,12 +50,17 @@ class _Payload:
     buffers: Sequence[Buffer]
     refs: list[bytes]
 
+    @property
+    def size(self) -> int:
+        """Bytes of it all."""
+        return len(self.sizes) + len(self.body) + sum(map(len, self.buffers))
+
 
 @dataclass(slots=True)
 class _Seat:
-    """An engine's connection."""
+    """An engine's connection. `partner` is its number with the hub."""
 
-    identity: bytes
+    partner: int
     incarnation: int
     host: str
     functions: set[bytes] = field(default_factory=set)
@@ -72,79 +76,65 @@ class Broker:
         self._folder = str(boot["folder"])
         self._nanny, self._controller = nanny, controller
         self._store = open_store(str(boot["store"]))
-        self._secret = b""
         self._scheduler = Scheduler()
         self._seats: dict[int, _Seat] = {}
-        self._engine_of: dict[bytes, int] = {}
+        self._engine_of: dict[int, int] = {}  # by partner
         self._told_idle: set[int] = set()
         self._leaving: dict[int, str] = {}  # engines that get nothing new, and why they are about to go
-        self._clients: dict[bytes, int | None] = {}  # identity -> pidfd
+        self._clients: dict[int, int | None] = {}  # partner -> pidfd
         self._segments = folder_of(self._tag.rpartition("/")[2])
         self._reader = Reader(self._segments)
-        self._prefixes: dict[bytes, str] = {}  # of clients' segments, until neither they nor their tasks are there
-        self._functions: dict[bytes, Buffer] = {}
+        self._prefixes: dict[int, str] = {}  # of clients' segments, until neither they nor their tasks are there
+        self._functions: dict[bytes, bytes] = {}
         self._payloads: dict[Work, _Payload] = {}
+        self._kept_bytes = 0
+        self._halted: set[int] = set()  # clients that have to wait until less is kept
         self._values: Values[wire.Value] = Values()
         self._idle_since: float | None = time.monotonic()
         self._alone_since: float | None = time.monotonic()
         self._told = (False, False)  # busy, attended by clients: as the controller knows it
-        self._partners = {"nanny", "controller"}
+        self._relatives = {"nanny", "controller"}
         self._over = ""
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._poller = zmq.Poller()
 
     # the loop
 
-    def _bind(self) -> int | None:
-        """Open the socket; return a descriptor to keep while it is open."""
-        self._secret = secret_of(self._store, self._tag).encode()
-        # Credit bounds what engines hold and clients bound what they send; dropping at a mark would lose tasks.
-        self._socket.sndhwm = self._socket.rcvhwm = 0
-        self._socket.linger = 300
-        address, fd = endpoint(self._folder, TASK)
-        self._socket.bind(address)
-        self._controller.send({"event": "bound"})
-        for source in (self._socket, self._nanny.fileno(), self._controller.fileno()):
-            self._poller.register(source, zmq.POLLIN)
-        return fd
-
     def run(self) -> None:
         """Serve until it is over."""
-        fd = self._bind()
+        self._admission = Admission(self._title, secret_of(self._store, self._tag))
+        self._hub = Hub(self._folder, TASK)
+        self._controller.send({"event": "bound"})
+        for link in (self._nanny, self._controller):
+            self._hub.watch(link.fileno())
         while not self._over:
-            ready = dict(self._poller.poll())
-            if self._nanny.fileno() in ready:
+            watched, speaking = self._hub.wait()
+            if self._nanny.fileno() in watched:
                 self._from(self._nanny, self._on_nanny, "nanny")
-            if self._controller.fileno() in ready:
+            if self._controller.fileno() in watched:
                 self._from(self._controller, self._on_controller, "controller")
-            if self._socket in ready:
-                self._on_messages()
-            for identity, pidfd in list(self._clients.items()):
-                if pidfd in ready:
-                    self._client_gone(identity)
+            for partner in speaking:
+                self._hear(partner)
+            for partner, pidfd in list(self._clients.items()):
+                if pidfd in watched:
+                    self._hear_out(partner)
             self._dispatch()
             self._note_idle()
             self._note_load()
-        for identity in self._clients:
-            self._send(identity, Notice(Kind.END, {"reason": self._over}).encode())
-        self._socket.close()
-        self._context.term()
-        if fd is not None:
-            os.close(fd)
+        for client in self._clients:
+            self._hub.send(client, Notice(Kind.END, {"reason": self._over}).encode())
+        self._hub.close(_LINGER)
 
     def _from(self, link: Link, handle: Callable[[Mapping[str, Any], bytes], None], name: str) -> None:
         try:
             for message, blob in link.receive():
                 handle(message, blob)
         except EOFError:
-            self._poller.unregister(link.fileno())
-            self._on_partner_gone(name)
+            self._hub.unwatch(link.fileno())
+            self._on_relative_gone(name)
 
-    def _on_partner_gone(self, name: str) -> None:
-        """Go on until the other partner, who saw it too, says why it is over; alone, clean up."""
-        self._partners.discard(name)
-        if not self._partners:
+    def _on_relative_gone(self, name: str) -> None:
+        """Go on until the other one, who saw it too, says why it is over; alone, clean up."""
+        self._relatives.discard(name)
+        if not self._relatives:
             self._over = self._over or f"{self._title} is broken: its nanny and its controller died"
             end_all(lambda: tagged(self._tag), grace=0.0, timeout=10.0)
 
@@ -162,12 +152,12 @@ class Broker:
         seat = self._seats.get(engine)
         if seat is None or seat.incarnation != message["incarnation"]:
             return  # it had never registered
-        self._on_messages()  # what it had sent before its end comes first
+        self._hear_out(seat.partner)  # what it had sent before its end comes first
         start = 0
         for chunk in message["chunks"]:
             start = self._recover(engine, chunk, blob, start)
         begun = {int(chunk["chunk"]): int(chunk["begun"]) for chunk in message["chunks"]}
-        del self._seats[engine], self._engine_of[seat.identity]
+        del self._seats[engine], self._engine_of[seat.partner]
         cause, tail = str(message["cause"]), str(message["tail"])
         self._told_idle.discard(engine)
         if engine in self._leaving:
@@ -215,62 +205,74 @@ class Broker:
 
     # from clients and engines
 
-    def _on_messages(self) -> None:
-        for _ in range(_BURST):
+    def _hear(self, partner: int) -> bool:
+        """Take what a partner has sent; return whether there was anything."""
+        try:
+            messages = self._hub.receive(partner)
+        except EOFError:
+            self._partner_gone(partner)
+            return False
+        except ValueError as error:
+            logger.warning("a partner is cut off: %s", error)
+            self._partner_gone(partner)
+            return False
+        for frames in messages:
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            identity = frames[0].bytes
-            try:
-                self._on_message(identity, wire.unpack([frame.buffer for frame in frames[1:]]))
+                self._on_message(partner, frames)
             except (ValueError, KeyError, TypeError) as error:
                 logger.warning("message of %d frames not understood and dropped: %r", len(frames), error)
-            except zmq.ZMQError as error:
-                logger.warning("message could not be answered: %s", error)
+        return bool(messages)
 
-    def _on_message(self, identity: bytes, frames: Sequence[Buffer]) -> None:
+    def _hear_out(self, partner: int) -> None:
+        """Take the last that a partner has sent whose process is gone."""
+        while self._hear(partner):
+            pass
+        self._partner_gone(partner)
+
+    def _partner_gone(self, partner: int) -> None:
+        """Close a connection. What became of an engine is for the nanny to tell."""
+        if partner in self._clients:
+            self._client_gone(partner)
+        self._hub.drop(partner)
+
+    def _on_message(self, partner: int, frames: Sequence[Buffer]) -> None:
         kind = wire.kind_of(frames)
-        engine = self._engine_of.get(identity)
+        engine = self._engine_of.get(partner)
         if kind is Kind.HELLO:
-            self._on_hello(identity, Notice.decode(frames).data)
+            self._on_hello(partner, Notice.decode(frames).data)
         elif engine is not None:
             if kind is Kind.DONE:
                 self._on_done(engine, wire.Done.decode(frames))
-        elif identity in self._clients:
-            self._on_client(identity, kind, frames)
+        elif partner in self._clients:
+            self._on_client(partner, kind, frames)
         elif kind is not Kind.BYE:
-            refusal = {"error": "NotAuthorized", "message": f"say hello with the secret of {self._title} first"}
-            self._send(identity, Notice(Kind.REFUSED, refusal).encode())
+            error = NotAuthorized(f"say hello with the secret of {self._title} first")
+            self._refuse_partner(partner, "stranger", error)
 
-    def _on_hello(self, identity: bytes, hello: Mapping[str, Any]) -> None:
-        refusal = self._refusal(hello)
-        if refusal is not None:
-            logger.warning("refused a %s: %s", hello.get("role"), refusal)
-            self._send(identity, Notice(Kind.REFUSED, refusal).encode())
-        elif hello["role"] == "engine":
+    def _refuse_partner(self, partner: int, role: str, error: ClusterError) -> None:
+        """Say why, and hang up."""
+        told = self._admission.refusal(role, error, time.monotonic())
+        self._hub.send(partner, Notice(Kind.REFUSED, told).encode())
+        self._hub.drop(partner)
+
+    def _on_hello(self, partner: int, hello: Mapping[str, Any]) -> None:
+        try:
+            welcome = {"warning": self._admission.check(hello)}
+        except ClusterError as error:
+            self._refuse_partner(partner, str(hello.get("role")), error)
+            return
+        self._hub.trust(partner)
+        self._hub.send(partner, Notice(Kind.WELCOME, welcome).encode())
+        if hello["role"] == "engine":
             engine, incarnation = int(hello["engine"]), int(hello["incarnation"])
-            self._seats[engine] = _Seat(identity, incarnation, str(hello["host"]))
-            self._engine_of[identity] = engine
+            self._seats[engine] = _Seat(partner, incarnation, str(hello["host"]))
+            self._engine_of[partner] = engine
             self._scheduler.engine_up(engine)
-            self._send(identity, Notice(Kind.WELCOME, {}).encode())
             self._controller.send({"event": "up", "engine": engine, "incarnation": incarnation})
         else:
-            self._clients[identity] = self._watch(hello["process"])
-            self._prefixes[identity] = str(hello["segments"])
+            self._clients[partner] = self._watch(hello["process"])
+            self._prefixes[partner] = str(hello["segments"])
             self._alone_since = None
-            self._send(identity, Notice(Kind.WELCOME, {}).encode())
-
-    def _refusal(self, hello: Mapping[str, Any]) -> dict[str, str] | None:
-        """Say why a partner cannot be taken; None if it can."""
-        if not hmac.compare_digest(str(hello.get("secret")).encode(), self._secret):
-            return {"error": "NotAuthorized", "message": f"wrong secret for {self._title}"}
-        ours = {"protocol": wire.VERSION, "python": list(sys.version_info[:2])}
-        for what, version in ours.items():
-            if hello.get(what) != version:
-                text = f"{self._title} has {what} {version}, this {hello.get('role')} has {hello.get(what)}"
-                return {"error": "VersionMismatch", "message": f"{text}: use the same on both sides"}
-        return None
 
     def _watch(self, data: Mapping[str, Any]) -> int | None:
         """Return a pidfd of a client's process, to know at once when it is gone."""
@@ -282,53 +284,53 @@ class Broker:
         if liveness(who) is not Liveness.ALIVE:
             os.close(pidfd)
             return None
-        self._poller.register(pidfd, zmq.POLLIN)
+        self._hub.watch(pidfd)
         return pidfd
 
-    def _client_gone(self, identity: bytes) -> None:
+    def _client_gone(self, partner: int) -> None:
         """Forget a client; its tasks go on."""
-        pidfd = self._clients.pop(identity, None)
+        pidfd = self._clients.pop(partner, None)
         if pidfd is not None:
-            self._poller.unregister(pidfd)
+            self._hub.unwatch(pidfd)
             os.close(pidfd)
         if not self._clients:
             self._alone_since = time.monotonic()
-        self._free(self._values.drop(self._values.of_client(identity)))
-        self._forget_client(identity)
+        self._free(self._values.drop(self._values.of_client(partner)))
+        self._forget_client(partner)
 
-    def _forget_client(self, identity: Any) -> None:  # noqa: ANN401 - a work's client is any hashable to the scheduler
+    def _forget_client(self, partner: Any) -> None:  # noqa: ANN401 - a work's client is any hashable to the scheduler
         """Remove what a client has left in shared memory, once it is gone and its last task is settled."""
-        if identity in self._prefixes and identity not in self._clients and not self._scheduler.has_work(identity):
-            remove(self._segments, self._prefixes.pop(identity))
+        if partner in self._prefixes and partner not in self._clients and not self._scheduler.has_work(partner):
+            remove(self._segments, self._prefixes.pop(partner))
 
-    def _on_client(self, identity: bytes, kind: Kind, frames: Sequence[Buffer]) -> None:
+    def _on_client(self, partner: int, kind: Kind, frames: Sequence[Buffer]) -> None:
         match kind:
             case Kind.SUBMIT:
-                self._on_submit(identity, wire.Submit.decode(frames))
+                self._on_submit(partner, wire.Submit.decode(frames))
             case Kind.FUNCTION:
                 function = wire.Function.decode(frames)
-                self._functions[function.key] = function.blob
+                self._functions[function.key] = bytes(function.blob)
             case Kind.VALUE:
                 value = wire.Value.decode(frames)
-                self._values.put(value.key, identity, value)
+                self._values.put(value.key, partner, value)
             case Kind.DROP:
                 self._free(self._values.drop([wire.Drop.decode(frames).key]))
             case Kind.CANCEL:
                 number = wire.Cancel.decode(frames).number
-                work = self._scheduler.cancel(identity, number)
+                work = self._scheduler.cancel(partner, number)
                 if work is not None:
                     self._release(work)
-                self._send(identity, wire.Cancelled(number, work is not None).encode())
+                self._hub.send(partner, wire.Cancelled(number, work is not None).encode())
             case Kind.ASK:
                 question = Notice.decode(frames).data
                 answer = {"id": question["id"], "engines": sorted(self._seats.keys() - self._leaving.keys())}
-                self._send(identity, Notice(Kind.ANSWER, answer).encode())
+                self._hub.send(partner, Notice(Kind.ANSWER, answer).encode())
             case Kind.BYE:
-                self._client_gone(identity)
+                self._client_gone(partner)
             case _:
                 raise ValueError(f"{kind!r} is not for a client to send")
 
-    def _on_submit(self, client: bytes, message: wire.Submit) -> None:
+    def _on_submit(self, client: int, message: wire.Submit) -> None:
         options = message.options or {}
         engines = options.get("engines")
         wanted = None if engines is None else frozenset(map(int, engines))
@@ -344,8 +346,12 @@ class Broker:
             self._refuse(work, "a value that it refers to is not (or no longer) here; was it put by this client?")
             return
         self._values.take(refs)
-        self._payloads[work] = _Payload(ends, message.sizes, message.body, message.buffers, refs)
+        payload = self._payloads[work] = _Payload(ends, message.sizes, message.body, message.buffers, refs)
         self._scheduler.submit(work)
+        self._kept_bytes += payload.size
+        if self._kept_bytes > _MOST_KEPT_BYTES:
+            self._halted.add(client)
+            self._hub.pause(client, on=True)
 
     def _refuse(self, work: Work, text: str) -> None:
         for index in range(work.count):
@@ -358,9 +364,9 @@ class Broker:
             for seat in self._seats.values():
                 if key in seat.values:
                     seat.values.discard(key)
-                    self._send(seat.identity, gone)
+                    self._hub.send(seat.partner, gone)
             if self._values.owner(key) in self._clients:
-                self._send(self._values.owner(key), gone)
+                self._tell(self._values.owner(key), gone)
             self._values.remove(key)
 
     def _on_done(self, engine: int, message: wire.Done) -> None:
@@ -375,7 +381,7 @@ class Broker:
             piece.work.base + piece.start, count, message.sizes, message.statuses, message.body, message.buffers
         )
         if piece.work.client in self._clients:
-            self._send(piece.work.client, results.encode())
+            self._tell(piece.work.client, results.encode())
         else:
             self._reader.release(message.buffers)
         self._release(piece.work)
@@ -402,7 +408,7 @@ class Broker:
         for key in payload.refs:
             if key not in seat.values:
                 seat.values.add(key)
-                self._send(seat.identity, self._values.content(key).encode())
+                self._hub.send(seat.partner, self._values.content(key).encode())
         function = bytes(work.function)  # type: ignore[call-overload]
         blob: Buffer = b""
         if function not in seat.functions:
@@ -418,11 +424,10 @@ class Broker:
             blob,
             payload.buffers,
         )
-        self._send(seat.identity, chunk.encode())
+        self._hub.send(seat.partner, chunk.encode())
 
-    def _send(self, identity: Any, frames: Sequence[Buffer]) -> None:  # noqa: ANN401 - a work's client is any hashable to the scheduler
-        # Large frames are handed over, not copied; to a partner that is gone nothing is sent, which is no error.
-        self._socket.send_multipart([identity, *wire.pack(frames)], copy=sum(map(len, frames)) < _LARGE_BYTES)
+    def _tell(self, client: Any, frames: Sequence[Buffer]) -> None:  # noqa: ANN401 - any hashable to the scheduler
+        self._hub.send(client, frames)
 
     def _tell_lost(self, lost: Lost, message: str, cause: str, tail: str) -> None:
         if tail:
@@ -431,16 +436,25 @@ class Broker:
         payload = json.dumps(content).encode()
         number = lost.work.base + lost.index
         results = wire.Results(number, 1, wire.lengths([payload]), bytes((Status.LOST,)), payload)
-        self._send(lost.work.client, results.encode())
+        self._tell(lost.work.client, results.encode())
         self._release(lost.work)
 
     def _release(self, work: Work) -> None:
         if work.unsettled == 0:
             payload = self._payloads.pop(work, None)
-            if payload is not None and payload.refs:
-                self._free(self._values.give_back(payload.refs))
+            if payload is not None:
+                self._on_freed(payload)
             if work.client not in self._clients:
                 self._forget_client(work.client)
+
+    def _on_freed(self, payload: _Payload) -> None:
+        if payload.refs:
+            self._free(self._values.give_back(payload.refs))
+        self._kept_bytes -= payload.size
+        if self._halted and self._kept_bytes < _MOST_KEPT_BYTES // 2:
+            for client in self._halted:
+                self._hub.pause(client, on=False)
+            self._halted.clear()
 
     # load
 

@@ -48,6 +48,7 @@ class Client(concurrent.futures.Executor):
         *,
         store: str | Store | None = None,
         timeout: float = 30.0,
+        check_versions: bool = True,
     ) -> Self:
         """Connect to a running cluster from any process that reaches its store.
 
@@ -59,6 +60,9 @@ class Client(concurrent.futures.Executor):
             Store or its URL; default: the handle's, else as `open_store` has it.
         timeout
             Seconds to wait for a cluster that is still being created, and for its answer.
+        check_versions
+            Whether to be refused when Python's minor version, cloudpickle or this package differ; otherwise the table
+            of differences is logged as a warning.
 
         Returns
         -------
@@ -77,6 +81,8 @@ class Client(concurrent.futures.Executor):
             Its processes are gone.
         ClusterTimeout
             No answer within `timeout` seconds.
+        VersionMismatch
+            The versions here and there do not go together; the message has a table.
         """
         deadline = time.monotonic() + timeout
         opened, record = resolve(cluster, store)
@@ -85,7 +91,8 @@ class Client(concurrent.futures.Executor):
                 raise errors.ClusterTimeout(f"{record.title} is still being created after {timeout:g} s")
             time.sleep(0.02)  # a record cannot be waited for, only read again
             record = read_record(opened, record.name)
-        return cls(Connection(opened, record, max(1.0, deadline - time.monotonic())))
+        left = max(1.0, deadline - time.monotonic())
+        return cls(Connection(opened, record, left, check_versions=check_versions))
 
     @property
     def name(self) -> str:

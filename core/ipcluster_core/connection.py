@@ -1,8 +1,8 @@
 """A client's socket, its I/O thread, and the futures that wait for results.
 
 The caller's thread pickles and appends to a queue; the I/O thread sends whatever has gathered since it last sent, so
-many small tasks travel together and a single one does not wait. When the broker goes, everything that waits fails
-with the reason.
+many small tasks travel together. A task that is alone is sent by the caller itself, which saves waking a thread. When
+the broker goes, everything that waits fails with the reason.
 """
 
 from __future__ import annotations
@@ -11,23 +11,19 @@ import concurrent.futures
 import itertools
 import json
 import os
-import sys
+import select
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import zmq
-
 from . import errors, serialize, wire
-from .aftermath import known_end, verdict
+from .aftermath import verdict
 from .futures import TaskFuture
-from .incarnation import TASK, endpoint, require_here, secret_of
+from .greeting import join
 from .outbox import Farewell, Lease, Options, Question, Statement, Task, fits
-from .process import identify
 from .record import Record
 from .refs import Ref
 from .segments import Pool, Reader, folder_of
@@ -40,6 +36,9 @@ T = TypeVar("T")
 
 #: Seconds that `cancel` waits for the broker's answer.
 _CANCEL_SECONDS = 10.0
+
+#: Seconds for the last message to leave.
+_FAREWELL_SECONDS = 1.0
 
 _NO_BUFFERS: Sequence[Buffer] = ()
 _NO_REFS: frozenset[bytes] = frozenset()
@@ -61,7 +60,7 @@ os.register_at_fork(after_in_child=lambda: setattr(_process, "pid", os.getpid())
 class Connection:
     """The socket, its I/O thread, and the futures that wait for results; shared by all views of a client."""
 
-    def __init__(self, store: Store, record: Record, timeout: float) -> None:
+    def __init__(self, store: Store, record: Record, timeout: float, *, check_versions: bool = True) -> None:
         self.store, self.record = store, record
         self.pid = _process.pid
         self._outbox: deque[Task | Question | Statement | Farewell] = deque()
@@ -77,63 +76,15 @@ class Connection:
         self._number = itertools.count()
         self._over: errors.ClusterError | None = None
         self._closing = False
+        self._farewell = False
         self._asleep = False
+        self._sending = threading.Lock()
         self._settled = threading.Condition()
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.sndhwm = self._socket.rcvhwm = 0
-        # Frames still unsent at close get a moment; a broker that is gone must not hold up the exit.
-        self._socket.linger = 1000
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED)
+        self._channel = join(store, record, self._prefix, timeout, check_versions=check_versions)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._fd: int | None = None
-        try:
-            self._greet(timeout)
-        except BaseException:
-            self._close_socket()
-            raise
         self._thread = threading.Thread(target=self._serve, name=f"ipcluster-client-{record.name}", daemon=True)
         self._thread.start()
         _open.add(self)
-
-    # connecting
-
-    def _greet(self, timeout: float) -> None:
-        title, folder = self.record.title, self.record.folder
-        require_here(self.record)
-        if not os.path.exists(os.path.join(folder, TASK)):
-            raise verdict(
-                self.store, self.record, f"{title} has no task socket: its broker is gone, or not on this host"
-            )
-        address, self._fd = endpoint(folder, TASK)
-        self._socket.connect(address)
-        hello = {
-            "role": "client",
-            "protocol": wire.VERSION,
-            "secret": secret_of(self.store, self.record.tag),
-            "process": identify().to_dict(),
-            "segments": self._prefix,
-            "python": sys.version_info[:2],
-        }
-        self._socket.send_multipart(Notice(Kind.HELLO, hello).encode())
-        deadline = time.monotonic() + timeout
-        while True:
-            remaining = max(0.0, deadline - time.monotonic())
-            ready = _poll([self._socket, self._monitor], remaining)
-            if self._socket in ready:
-                break
-            if self._monitor in ready:
-                self._monitor.recv_multipart()
-                over = known_end(self.store, self.record)
-                if over is not None:
-                    raise over
-            if remaining == 0:
-                raise errors.ClusterTimeout(f"the broker of {title} did not answer within {timeout:g} s")
-        answer = Notice.decode(self._socket.recv_multipart())
-        if answer.kind is Kind.REFUSED:
-            raise getattr(errors, answer.data["error"])(answer.data["message"])
-        if answer.kind is Kind.END:
-            raise errors.ClusterEnded(str(answer.data["reason"]))
 
     # the caller's side
 
@@ -153,7 +104,7 @@ class Connection:
         payload = serialize.dump_call(args, kwargs, raw, used)
         refs = frozenset(used) if used else _NO_REFS
         self.check()
-        buffers = self._pool.share(raw) if raw else _NO_BUFFERS
+        buffers = self._share(raw) if raw else _NO_BUFFERS
         lease = Lease(buffers, len(several)) if raw else None
         futures = []
         for options in several:
@@ -172,11 +123,15 @@ class Connection:
         blob = serialize.dump(value, raw)
         self.check()
         ref: Ref[T] = Ref(os.urandom(16))
-        buffers = self._pool.share(raw)
+        buffers = self._share(raw)
         self._shared[ref.key] = buffers
         self._put(Statement(wire.Value(ref.key, blob, buffers)))
         weakref.finalize(ref, self._drop, ref.key).atexit = False
         return ref
+
+    def _share(self, raw: Sequence[memoryview]) -> list[Buffer]:
+        """Return copies of buffers, in shared memory where that pays: the caller may change its own from now on."""
+        return [bytes(buffer) if isinstance(buffer, memoryview) else buffer for buffer in self._pool.share(raw)]
 
     def _drop(self, key: bytes) -> None:
         if self.pid == _process.pid and self._over is None and not self._closing:
@@ -193,8 +148,33 @@ class Connection:
 
     def _put(self, item: Task | Question | Statement | Farewell) -> None:
         self._outbox.append(item)
-        if self._asleep:
-            self._wake()
+        if not self._asleep:
+            return
+        try:
+            if isinstance(item, Task) and len(self._futures) == 1 and self._sending.acquire(blocking=False):
+                try:
+                    self._send_alone(item)
+                finally:
+                    self._sending.release()
+        finally:
+            if self._outbox or self._channel.waiting:
+                self._wake()
+
+    def _send_alone(self, task: Task) -> None:
+        """Send from the caller's thread: nothing else is under way, so nothing would be gathered, and no thread woken.
+
+        A signal handler may raise at any point of it (Ctrl-C): then the task was sent and is out of the queue, or it
+        still is in it.
+        """
+        if len(self._outbox) != 1 or self._outbox[0] is not task or self._channel.waiting:
+            return
+        taken: list[int] = []
+        try:
+            self._channel.send_at_once(self._messages([task]), taken)
+        finally:
+            if taken:
+                self._outbox.popleft()
+                self._sent_functions.add(task.function)
 
     def check(self) -> None:
         """Raise unless new work can be taken."""
@@ -264,9 +244,8 @@ class Connection:
     # the I/O thread
 
     def _serve(self) -> None:
-        poller = zmq.Poller()
-        for source in (self._socket, self._monitor, self._wake_read):
-            poller.register(source, zmq.POLLIN)
+        poller = select.poll()
+        poller.register(self._wake_read, select.POLLIN)
         try:
             while self._turn(poller):
                 pass
@@ -279,30 +258,31 @@ class Connection:
         finally:
             self._close_socket()
 
-    def _turn(self, poller: zmq.Poller) -> bool:
+    def _turn(self, poller: select.poll) -> bool:
         """Wait for something to do and do it; return False when it was the farewell."""
+        if self._over is None:
+            poller.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.waiting else 0))
         # Say that this thread sleeps before looking into the queue a last time: who appends after that look wakes it.
         self._asleep = True
         ready = dict(poller.poll(None if not self._outbox else 0))
         self._asleep = False
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
-        if self._socket in ready:
+        if self._channel.fileno() in ready:
             self._receive()
-        if self._monitor in ready and self._over is None:
-            self._receive()  # what it sent before it went comes first
-            self._fail(self._over or verdict(self.store, self.record, f"the broker of {self.record.title} is gone"))
         if self._over is None:
-            return self._flush()
+            with self._sending:
+                self._flush()
+            return not self._farewell
         self._refuse_outbox()
-        for source in (self._socket, self._monitor):
-            if source in poller:
-                poller.unregister(source)
+        with suppress(KeyError):
+            poller.unregister(self._channel)
         return not self._closing
 
-    def _flush(self) -> bool:
-        """Send what has gathered; return False when the last message was the farewell."""
+    def _flush(self) -> None:
+        """Send what has gathered, up to the farewell."""
         run: list[Task] = []
+        self._channel.flush()
         while self._outbox:
             item = self._outbox.popleft()
             if isinstance(item, Task):
@@ -314,21 +294,29 @@ class Connection:
             self._send_run(run)
             run = []
             if isinstance(item, Farewell):
-                self._send(Notice(Kind.BYE, {}).encode())
-                return False
+                self._channel.send(Notice(Kind.BYE, {}).encode())
+                # A broker that does not read must not hold up the exit.
+                self._channel.flush(_FAREWELL_SECONDS)
+                self._farewell = True
+                return
             if isinstance(item, Question):
                 self._answers[item.number] = item.answer
-            self._send(item.message.encode())
+            self._channel.send(item.message.encode())
         self._send_run(run)
-        return True
 
     def _send_run(self, run: list[Task]) -> None:
         if not run:
             return
+        for frames in self._messages(run):
+            self._channel.send(frames)
+        self._sent_functions.add(run[0].function)
+
+    def _messages(self, run: list[Task]) -> list[list[Buffer]]:
+        """Return what has to be sent for tasks that travel together."""
         first = run[0]
+        found = []
         if first.function not in self._sent_functions:
-            self._send(wire.Function(first.function, first.blob).encode())
-            self._sent_functions.add(first.function)
+            found.append(wire.Function(first.function, first.blob).encode())
         payloads = [task.payload for task in run]
         message = wire.Submit(
             first.future.number,
@@ -339,37 +327,34 @@ class Connection:
             first.options.on_wire(first.refs),
             first.buffers,
         )
-        self._send(message.encode())
-
-    def _send(self, frames: Sequence[Buffer]) -> None:
-        # Copied, also when large: sending without a copy would give this process another thread and context of pyzmq's.
-        self._socket.send_multipart(wire.pack(frames))
+        return [*found, message.encode()]
 
     def _receive(self) -> None:
-        while True:
-            try:
-                received = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                break
-            frames = wire.unpack([frame.buffer for frame in received])
-            match wire.kind_of(frames):
-                case Kind.RESULTS:
-                    self._settle(wire.Results.decode(frames))
-                case Kind.DROP:
-                    self._pool.release(self._shared.pop(wire.Drop.decode(frames).key, ()))
-                case Kind.CANCELLED:
-                    self._on_cancelled(wire.Cancelled.decode(frames))
-                case Kind.ANSWER:
-                    answer = Notice.decode(frames).data
-                    self._answers.pop(answer["id"]).set_result(answer)
-                case Kind.END:
-                    self._fail(errors.ClusterEnded(str(Notice.decode(frames).data["reason"])))
-                    break
-                case _:
-                    continue
+        try:
+            for frames in self._channel.receive():
+                self._on_message(frames)
+        except EOFError:
+            if self._over is None:
+                self._fail(verdict(self.store, self.record, f"the broker of {self.record.title} is gone"))
         if not self._futures:
             with self._settled:
                 self._settled.notify_all()
+
+    def _on_message(self, frames: Sequence[Buffer]) -> None:
+        match wire.kind_of(frames):
+            case Kind.RESULTS:
+                self._settle(wire.Results.decode(frames))
+            case Kind.DROP:
+                self._pool.release(self._shared.pop(wire.Drop.decode(frames).key, ()))
+            case Kind.CANCELLED:
+                self._on_cancelled(wire.Cancelled.decode(frames))
+            case Kind.ANSWER:
+                answer = Notice.decode(frames).data
+                self._answers.pop(answer["id"]).set_result(answer)
+            case Kind.END:
+                self._fail(errors.ClusterEnded(str(Notice.decode(frames).data["reason"])))
+            case other:
+                raise ValueError(f"{other!r} is not for a broker to send")
 
     def _settle(self, results: wire.Results) -> None:
         ends = wire.offsets(results.sizes, results.tasks)
@@ -442,20 +427,9 @@ class Connection:
     def _close_socket(self) -> None:
         self._pool.close()
         self._reader.close()
-        self._socket.disable_monitor()
-        self._monitor.close(0)
-        self._socket.close()
-        self._context.term()
-        for fd in (self._wake_read, self._wake_write, self._fd):
-            if fd is not None:
-                os.close(fd)
-
-
-def _poll(sockets: Iterable[zmq.Socket[bytes]], timeout: float) -> dict[Any, int]:
-    poller = zmq.Poller()
-    for socket in sockets:
-        poller.register(socket, zmq.POLLIN)
-    return dict(poller.poll(int(timeout * 1000)))
+        self._channel.close()
+        for fd in (self._wake_read, self._wake_write):
+            os.close(fd)
 
 
 def _lost(content: Mapping[str, Any]) -> errors.EngineLost:

@@ -6,20 +6,18 @@ name, "message": ...}``. Whoever asks opens a socket, asks, and closes it.
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from . import errors
+from .channel import Channel, connect
 from .errors import ClusterBroken, ClusterError, ClusterTimeout
-from .incarnation import endpoint, require_here
+from .incarnation import CONTROL, require_here
 from .record import Record
 
-__all__ = ["CONTROL", "ask"]
-
-#: Name of the control socket in an incarnation's folder.
-CONTROL = "control"
+__all__ = ["ask"]
 
 
 async def ask(record: Record, secret: str, verb: str, *, timeout: float, **arguments: Any) -> Mapping[str, Any]:
@@ -33,45 +31,43 @@ async def ask(record: Record, secret: str, verb: str, *, timeout: float, **argum
     Raises
     ------
     ClusterBroken
-        Its control socket is not there.
+        Its control socket is not there, or it went away before it answered.
     ClusterTimeout
         No answer within `timeout` seconds.
     ClusterError
         The controller refused; the subclass is the one that it named.
     """
-    import asyncio
-
-    import zmq
-    import zmq.asyncio
-
     require_here(record)
-    if not _is_there(record.folder):
-        raise ClusterBroken(f"{record.title} has no control socket: its controller is gone, or not on this host")
-    address, fd = endpoint(record.folder, CONTROL)
-    context = zmq.asyncio.Context()
-    socket = context.socket(zmq.DEALER)
-    socket.linger = 0
     try:
-        socket.connect(address)
-        request = {"verb": verb, "secret": secret, **arguments}
-        await socket.send_multipart([json.dumps(request).encode()])
-        try:
-            (answer,) = await asyncio.wait_for(socket.recv_multipart(), timeout)
-        except TimeoutError:
-            raise ClusterTimeout(
-                f"the controller of {record.title} did not answer {verb!r} within {timeout:g} s"
-            ) from None
+        end = connect(record.folder, CONTROL)
+    except OSError as error:
+        raise ClusterBroken(
+            f"{record.title} has no control socket ({error}): its controller is gone, or not on this host"
+        ) from error
+    channel = Channel(end)
+    try:
+        channel.send([json.dumps({"verb": verb, "secret": secret, **arguments}).encode()])
+        content = await asyncio.wait_for(_answer(channel), timeout)
+    except TimeoutError:
+        raise ClusterTimeout(f"the controller of {record.title} did not answer {verb!r} within {timeout:g} s") from None
+    except EOFError:
+        raise ClusterBroken(f"the controller of {record.title} went away before it answered {verb!r}") from None
     finally:
-        socket.close()
-        context.term()
-        if fd is not None:
-            os.close(fd)
-    content: dict[str, Any] = json.loads(answer)
+        channel.close()
     if not content.pop("ok"):
         kind = getattr(errors, str(content.get("error")), ClusterError)
         raise (kind if issubclass(kind, ClusterError) else ClusterError)(str(content.get("message")))
     return content
 
 
-def _is_there(folder: str) -> bool:
-    return os.path.exists(os.path.join(folder, CONTROL))
+async def _answer(channel: Channel) -> dict[str, Any]:
+    loop = asyncio.get_running_loop()
+    while not (messages := channel.receive()):
+        readable = asyncio.Event()
+        loop.add_reader(channel.fileno(), readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(channel.fileno())
+    content: dict[str, Any] = json.loads(bytes(messages[0][0]))
+    return content

@@ -16,11 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import zmq
-
 from . import errors, process
-from .control import CONTROL
-from .incarnation import endpoint, forget, log_path, secret_of, tail_of, update
+from .hub import Hub
+from .incarnation import CONTROL, forget, log_path, secret_of, tail_of, update
 from .lifecycle import (
     Action,
     AskLoad,
@@ -43,16 +41,18 @@ __all__ = ["Controller", "run"]
 
 logger = logging.getLogger("ipcluster.controller")
 
+#: Longest time to wait, in seconds: epoll_wait(2) takes an int of ms. When it is over, the loop goes round again.
+_LONGEST_WAIT = 1e6
 
-#: Longest time that poll(2) takes, in ms; when it is over, the loop goes round once more.
-_LONGEST_POLL_MS = 2**31 - 1
+#: Seconds for those who asked to take the last answers.
+_LINGER = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
     """A client that waits until `n` engines are up, or until each of some is up in a later incarnation than it was."""
 
-    client: bytes
+    client: int
     until: float
     n: int = 0
     was: Mapping[int, int] = field(default_factory=dict)
@@ -72,13 +72,11 @@ class Controller:
         sets = {str(name): int(n) for name, n in boot["sets"].items()}
         self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec))
         self._load: Mapping[str, Any] = {"queued": 0, "running": 0, "settled": 0, "clients": 0, "engines": {}}
-        self._asking_status: list[bytes] = []
+        self._asking_status: list[int] = []
         self._waits: list[_Wait] = []
         self._secret = b""
         self._over = False
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._verbs: dict[str, Callable[[bytes, Mapping[str, Any]], None]] = {
+        self._verbs: dict[str, Callable[[int, Mapping[str, Any]], None]] = {
             "status": self._on_status,
             "wait": self._on_wait,
             "scale": self._on_scale,
@@ -90,27 +88,21 @@ class Controller:
     def run(self) -> None:
         """Serve until the end was carried out by the nanny, or the nanny is gone."""
         self._secret = secret_of(self._store, self._tag).encode()
-        address, fd = endpoint(self._folder, CONTROL)
-        self._socket.bind(address)
-        self._socket.linger = 200
-        poller = zmq.Poller()
-        for source in (self._socket, self._nanny.fileno(), self._broker.fileno()):
-            poller.register(source, zmq.POLLIN)
+        self._hub = Hub(self._folder, CONTROL)
+        for link in (self._nanny, self._broker):
+            self._hub.watch(link.fileno())
         while not self._over:
-            ready = dict(poller.poll(self._wait_ms()))
-            if self._nanny.fileno() in ready:
+            watched, asking = self._hub.wait(self._wait_seconds())
+            if self._nanny.fileno() in watched:
                 self._from(self._nanny, self._on_nanny, self._on_nanny_gone)
-            if self._broker.fileno() in ready and not self._over:
+            if self._broker.fileno() in watched and not self._over:
                 # The nanny reaps the broker and decides; here its silence only has to be borne.
-                self._from(self._broker, self._on_broker, lambda: poller.unregister(self._broker.fileno()))
-            if self._socket in ready:
-                self._on_requests()
+                self._from(self._broker, self._on_broker, lambda: self._hub.unwatch(self._broker.fileno()))
+            for client in asking:
+                self._on_requests(client)
             self._perform(self._life.tick(time.monotonic()))
             self._answer_waits(time.monotonic())
-        self._socket.close()
-        self._context.term()
-        if fd is not None:
-            os.close(fd)
+        self._hub.close(_LINGER)
 
     # from nanny and broker
 
@@ -223,32 +215,35 @@ class Controller:
 
     # questions
 
-    def _on_requests(self) -> None:
-        while True:
-            try:
-                client, body = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            except ValueError:
-                continue  # not two frames: not from a client of ours
-            try:
-                request = json.loads(body)
-                if not hmac.compare_digest(str(request["secret"]).encode(), self._secret):
-                    raise errors.NotAuthorized(f"wrong secret for {self._title}")
-                self._verbs[request["verb"]](client, request)
-            except errors.ClusterError as error:
-                self._refuse(client, error)
-            except (ValueError, KeyError, TypeError) as error:
-                self._refuse(client, errors.ClusterError(f"request not understood: {error!r}"))
+    def _on_requests(self, client: int) -> None:
+        try:
+            for frames in self._hub.receive(client):
+                self._on_request(client, bytes(frames[0]))
+        except EOFError:
+            self._hub.drop(client)
+        except ValueError as error:
+            logger.warning("whoever asks is cut off: %s", error)
+            self._hub.drop(client)
 
-    def _reply(self, client: bytes, content: Mapping[str, Any]) -> None:
-        self._socket.send_multipart([client, json.dumps({"ok": True, **content}).encode()])
+    def _on_request(self, client: int, body: bytes) -> None:
+        try:
+            request = json.loads(body)
+            if not hmac.compare_digest(str(request["secret"]).encode(), self._secret):
+                raise errors.NotAuthorized(f"wrong secret for {self._title}")
+            self._verbs[request["verb"]](client, request)
+        except errors.ClusterError as error:
+            self._refuse(client, error)
+        except (ValueError, KeyError, TypeError) as error:
+            self._refuse(client, errors.ClusterError(f"request not understood: {error!r}"))
 
-    def _refuse(self, client: bytes, error: errors.ClusterError) -> None:
+    def _reply(self, client: int, content: Mapping[str, Any]) -> None:
+        self._hub.send(client, [json.dumps({"ok": True, **content}).encode()])
+
+    def _refuse(self, client: int, error: errors.ClusterError) -> None:
         answer = {"ok": False, "error": type(error).__name__, "message": str(error)}
-        self._socket.send_multipart([client, json.dumps(answer).encode()])
+        self._hub.send(client, [json.dumps(answer).encode()])
 
-    def _on_status(self, client: bytes, _: Mapping[str, Any]) -> None:
+    def _on_status(self, client: int, _: Mapping[str, Any]) -> None:
         self._asking_status.append(client)
         self._broker.send({"do": "load"})
 
@@ -291,7 +286,7 @@ class Controller:
             found["idle_timeout"] = max(life.idle_since, life.ready_at) + limits.idle_timeout - now
         return {name: round(seconds, 1) for name, seconds in found.items()}
 
-    def _on_wait(self, client: bytes, request: Mapping[str, Any]) -> None:
+    def _on_wait(self, client: int, request: Mapping[str, Any]) -> None:
         n = request["n"]
         wanted = sum(self._life.sets.values()) if n is None else int(n)
         self._waits.append(_Wait(client, time.monotonic() + float(request["limit"]), n=wanted))
@@ -338,7 +333,7 @@ class Controller:
         self._waits.clear()
         self._asking_status.clear()
 
-    def _on_scale(self, client: bytes, request: Mapping[str, Any]) -> None:
+    def _on_scale(self, client: int, request: Mapping[str, Any]) -> None:
         name, n = str(request["set"]), int(request["n"])
         if name not in self._life.sets:
             known = ", ".join(sorted(self._life.sets))
@@ -350,7 +345,7 @@ class Controller:
         update(self._store, self._tag, lambda record: record._replace(sets=self._life.sets))
         self._reply(client, {"n": n})
 
-    def _on_restart(self, client: bytes, request: Mapping[str, Any]) -> None:
+    def _on_restart(self, client: int, request: Mapping[str, Any]) -> None:
         life = self._life
         wanted = sorted(life.engines) if request["engines"] is None else [int(engine) for engine in request["engines"]]
         unknown = [engine for engine in wanted if engine not in life.engines]
@@ -360,23 +355,24 @@ class Controller:
         self._perform(life.restart(wanted, time.monotonic()))
         self._waits.append(_Wait(client, time.monotonic() + float(request["limit"]), was=was))
 
-    def _on_logs(self, client: bytes, request: Mapping[str, Any]) -> None:
+    def _on_logs(self, client: int, request: Mapping[str, Any]) -> None:
         lines, engines = int(request["tail"]), request["engines"]
         parts = ["nanny", "controller", "broker"] if engines is None else []
         parts += [f"engine-{int(engine)}" for engine in (sorted(self._life.engines) if engines is None else engines)]
         logs = {part: tail_of(log_path(self._folder, part), lines=lines) for part in parts}
         self._reply(client, {"logs": logs})
 
-    def _on_end(self, client: bytes, request: Mapping[str, Any]) -> None:
+    def _on_end(self, client: int, request: Mapping[str, Any]) -> None:
         self._perform(self._life.end(str(request["reason"]), str(request["by"])))
         self._reply(client, {})
 
-    def _wait_ms(self) -> int | None:
+    def _wait_seconds(self) -> float | None:
         times = [wait.until for wait in self._waits]
         deadline = self._life.deadline()
         if deadline is not None:
             times.append(deadline)
-        return min(int(max(0.0, min(times) - time.monotonic()) * 1000) + 1, _LONGEST_POLL_MS) if times else None
+        # A little later than due: waking a moment too early would mean waking twice.
+        return min(max(0.0, min(times) - time.monotonic()) + 0.001, _LONGEST_WAIT) if times else None
 
 
 def run(boot: Mapping[str, Any], nanny: Link, broker: Link) -> None:

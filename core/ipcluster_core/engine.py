@@ -20,10 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import zmq
-
-from . import errors, refs, serialize, wire
-from .incarnation import LOG_FORMAT, TASK, endpoint, secret_of
+from . import errors, refs, serialize, versions, wire
+from .channel import Channel, connect
+from .incarnation import LOG_FORMAT, TASK, secret_of
 from .journal import Journal
 from .process import close_input, die_with_parent
 from .segments import Pool, Reader, folder_of
@@ -48,19 +47,21 @@ class Engine:
         self._journal = journal
         self._functions: dict[bytes, Callable[..., Any]] = {}
         self._blobs: dict[bytes, bytes] = {}
-        self._busy = False
+        self._in_task = False
         segments = folder_of(str(boot["tag"]).rpartition("/")[2])
         self._pool = Pool(segments, f"e{engine}")
         self._reader = Reader(segments)
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
+        self._channel: Channel | None = None
+        self._stopped = False
 
     def run(self) -> None:
-        """Register and serve."""
+        """Register, and serve until the broker is gone or `stop` is called."""
         secret = secret_of(open_store(str(self._boot["store"])), str(self._boot["tag"]))
-        self._socket.sndhwm = self._socket.rcvhwm = 0
-        address, _ = endpoint(str(self._boot["folder"]), TASK)
-        self._socket.connect(address)
+        try:
+            channel = self._channel = Channel(connect(str(self._boot["folder"]), TASK), blocking=True)
+        except OSError as error:
+            logger.warning("the broker cannot be reached: %s", error)
+            return
         hello = {
             "role": "engine",
             "protocol": wire.VERSION,
@@ -68,27 +69,28 @@ class Engine:
             "engine": self._engine,
             "incarnation": self._incarnation,
             "host": platform.node(),
-            "python": sys.version_info[:2],
+            "versions": dict(versions.ours()),
         }
-        self._send(Notice(Kind.HELLO, hello).encode())
+        channel.send(Notice(Kind.HELLO, hello).encode())
         try:
-            while True:
-                self._serve(wire.unpack([frame.buffer for frame in self._socket.recv_multipart(copy=False)]))
-        except zmq.ContextTerminated:
-            return
+            while not self._stopped:
+                for frames in channel.receive():
+                    self._serve(frames)
+        except EOFError:
+            logger.info("the broker is gone")
         finally:
-            self._socket.close(0)
+            channel.close()
 
     def stop(self) -> None:
         """End `run`, from another thread, when the task that it may be at is done."""
-        self._context.term()
+        self._stopped = True
+        if self._channel is not None:
+            self._channel.shut()
 
     def _serve(self, frames: Sequence[Buffer]) -> None:
         kind = wire.kind_of(frames)
         if kind is Kind.CHUNK:
-            self._busy = True
             self._run_chunk(wire.Chunk.decode(frames))
-            self._busy = False
         elif kind is Kind.VALUE:
             value = wire.Value.decode(frames)
             buffers: Sequence[Buffer] = ()
@@ -98,12 +100,15 @@ class Engine:
         elif kind is Kind.DROP:
             refs.forget(wire.Drop.decode(frames).key)
         elif kind is Kind.REFUSED:
-            raise errors.NotAuthorized(str(Notice.decode(frames).data["message"]))
+            answer = Notice.decode(frames).data
+            raise getattr(errors, answer["error"])(answer["message"])
 
     def interrupt(self, signum: int, frame: object) -> None:
-        """Handle SIGINT: it interrupts a task; without one there is nothing to interrupt."""
+        """Handle SIGINT: it interrupts a task, once; between tasks there is nothing to interrupt."""
         del signum, frame
-        if self._busy:
+        if self._in_task:
+            # Here, because nothing that comes after is safe from a second signal.
+            self._in_task = False
             raise KeyboardInterrupt
 
     def _run_chunk(self, chunk: wire.Chunk) -> None:
@@ -113,7 +118,11 @@ class Engine:
         broken: bytes | None = None
         given: Sequence[Buffer] = ()
         try:
-            function = self._function(chunk)
+            self._in_task = True
+            try:
+                function = self._function(chunk)
+            finally:
+                self._in_task = False
             given = self._reader.load(chunk.buffers, release=False)
         except BaseException as error:  # noqa: BLE001 - whatever a module of the user raises on import is the task's error
             broken = serialize.dump_exception(error)
@@ -125,12 +134,30 @@ class Engine:
             if function is None or broken is not None:
                 status, payload = Status.ERROR, broken or b""
             else:
-                status, payload = _call(function, body[ends[index] : ends[index + 1]], given, buffers)
+                status, payload = self._call(function, body[ends[index] : ends[index + 1]], given, buffers)
             kept = self._journal.finish(status, payload, keep=not buffers)
             outbox.add(status, payload, self._pool.share(buffers))
             if not kept or time.perf_counter_ns() - outbox.since > _FLUSH_NS:
                 outbox.flush()
         outbox.flush()
+
+    def _call(
+        self, function: Callable[..., Any], call: memoryview, given: Sequence[Buffer], buffers: list[memoryview]
+    ) -> tuple[Status, bytes]:
+        """Run one task; whatever it does, something comes back. Only the process's own end gets past."""
+        try:
+            self._in_task = True
+            try:
+                args, kwargs = pickle.loads(call, buffers=given)
+                value = function(*args, **kwargs) if kwargs else function(*args)
+                return Status.OK, serialize.dump(value, buffers)
+            finally:
+                self._in_task = False
+        except _Stopped:
+            raise
+        except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit of a task are results too
+            del buffers[:]
+            return Status.ERROR, serialize.dump_exception(error)
 
     def _function(self, chunk: wire.Chunk) -> Callable[..., Any]:
         function = self._functions.get(chunk.function)
@@ -143,8 +170,8 @@ class Engine:
         return function
 
     def _send(self, frames: Sequence[Buffer]) -> None:
-        # Copied, also when large: sending without a copy would give the engine a second thread, of pyzmq's.
-        self._socket.send_multipart(wire.pack(frames))
+        if self._channel is not None:
+            self._channel.send(frames)
 
 
 class _Outbox:
@@ -187,21 +214,6 @@ class _Outbox:
         self._first += count
         self._statuses, self._payloads, self._buffers = bytearray(), [], []
         self.since = now
-
-
-def _call(
-    function: Callable[..., Any], call: memoryview, given: Sequence[Buffer], buffers: list[memoryview]
-) -> tuple[Status, bytes]:
-    """Run one task; whatever it does, something comes back. Only the process's own end gets past."""
-    try:
-        args, kwargs = pickle.loads(call, buffers=given)
-        value = function(*args, **kwargs) if kwargs else function(*args)
-        return Status.OK, serialize.dump(value, buffers)
-    except _Stopped:
-        raise
-    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit of a task are results too
-        del buffers[:]
-        return Status.ERROR, serialize.dump_exception(error)
 
 
 class _Stopped(BaseException):

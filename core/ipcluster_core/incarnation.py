@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from .handle import ClusterHandle
 
 __all__ = [
+    "CONTROL",
     "LOG_FORMAT",
     "TASK",
-    "endpoint",
     "find_record",
     "forget",
     "log_path",
@@ -32,17 +32,15 @@ __all__ = [
     "update",
 ]
 
-#: Name of the task socket in an incarnation's folder.
+#: Names of the sockets in an incarnation's folder: the broker's and the controller's.
 TASK = "task"
+CONTROL = "control"
 
 #: How each part writes a line of its log.
 LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
 #: What is needed of a handle to find its cluster.
 _HANDLE_KEYS = ("name", "incarnation", "uid", "store")
-
-#: Longest path that fits a sockaddr_un with its final NUL, less what zmq may add (unix(7)).
-_LONGEST = 100
 
 #: How much of a log is quoted when its process failed.
 _TAIL_BYTES = 4096
@@ -195,24 +193,6 @@ def forget(store: Store, tag: str, folder: str) -> None:
         document = store.read("secret", key)
         if document is not None:
             store.delete("secret", key, document.version)
-
-
-def endpoint(folder: str, name: str) -> tuple[str, int | None]:
-    """Return the zmq endpoint of a socket in a folder, and a descriptor to keep open while it is used.
-
-    A path too long for a socket address is reached through the folder's descriptor, so sockets need no short
-    temporary folder.
-
-    Returns
-    -------
-    tuple
-        Endpoint, and descriptor or None.
-    """
-    path = os.path.join(folder, name)
-    if len(os.fsencode(path)) <= _LONGEST:
-        return f"ipc://{path}", None
-    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    return f"ipc:///proc/self/fd/{fd}/{name}", fd
 
 
 def log_path(folder: str, part: str) -> str:

@@ -1,6 +1,6 @@
 """Root of every job: a clean zygote that forks the parts of a cluster, watches them, and leaves nothing behind.
 
-It imports once, holds no threads and no zmq context, and forks: controller and broker, then engines as the
+It imports once, holds no threads and no sockets, and forks: controller and broker, then engines as the
 controller says. It learns of ends from the kernel, never from heartbeats. When an engine dies, broker and controller
 are told; when the controller or the broker dies, or the end is asked for, everything below this process ends.
 

@@ -48,8 +48,6 @@ __all__ = [
     "kind_of",
     "lengths",
     "offsets",
-    "pack",
-    "unpack",
 ]
 
 #: Version of all this, told in `hello`; partners of different versions refuse each other.
@@ -88,12 +86,6 @@ class Status(enum.IntEnum):
     CANCELLED = 3  # no payload
 
 
-#: First byte of a message whose frames were put into one; no `Kind` has it.
-_PACKED = 0xFF
-
-#: Messages of at most so many bytes are put into one frame.
-_PACKED_BYTES = 16 * 1024
-
 _SUBMIT = struct.Struct("<BQI16s")
 _FUNCTION = struct.Struct("<B16s")
 _CHUNK = struct.Struct("<BIQI16s")
@@ -110,31 +102,6 @@ def kind_of(frames: Sequence[Buffer]) -> Kind:
     if not frames or not len(frames[0]):
         raise ValueError("empty message")
     return Kind(frames[0][0])
-
-
-def pack(frames: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Put the frames of a small message into one, because each costs about as much as the message itself."""
-    sizes = [len(frame) for frame in frames]
-    if len(frames) == 1 or sum(sizes) > _PACKED_BYTES:
-        return frames
-    return [struct.pack(f"<BB{len(sizes)}I", _PACKED, len(sizes), *sizes) + b"".join(frames)]
-
-
-def unpack(frames: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Return the frames that `pack` was given; ValueError if they are malformed."""
-    if len(frames) != 1 or len(frames[0]) < 2 or frames[0][0] != _PACKED:
-        return frames
-    whole = memoryview(frames[0])
-    start = 2 + 4 * whole[1]
-    if len(whole) < start:
-        raise ValueError("malformed packed message")
-    found: list[Buffer] = []
-    for size in struct.unpack_from(f"<{whole[1]}I", whole, 2):
-        found.append(whole[start : start + size])
-        start += size
-    if start != len(whole):
-        raise ValueError("malformed packed message")
-    return found
 
 
 def lengths(payloads: Sequence[Buffer]) -> bytes:

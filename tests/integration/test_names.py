@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import steps
-from ipcluster_core import Client, Cluster, ClusterManager, ClusterState, errors, open_store
+from ipcluster_core import Client, Cluster, ClusterManager, ClusterState, errors, open_store, versions
 from ipcluster_core.process import identify
 
 
@@ -247,9 +247,24 @@ def test_an_interrupted_create_is_undone_within_seconds_whatever_it_waits_for(tm
     assert "interrupted" in ended.reason
 
 
-def test_versions_that_do_not_fit_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_protocol_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything else is said."""
     with Cluster("modern", n=1):
         monkeypatch.setattr("ipcluster_core.wire.VERSION", 999)
-        with pytest.raises(errors.VersionMismatch, match=r"cluster 'modern' #1 has protocol 1, this client has 999"):
+        with pytest.raises(errors.VersionMismatch, match=r"cluster 'modern' #1 speaks protocol 1, this client 999"):
             Client.connect("modern")
+
+
+def test_versions_that_do_not_fit_are_refused_with_a_table_unless_asked_otherwise(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At connect, not by a task that crashes. Who knows better gets a warning."""
+    ours = {**versions.ours(), "python": "2.7.18"}
+    with Cluster("modern", n=1):
+        monkeypatch.setattr(versions, "ours", lambda: ours)
+        with pytest.raises(errors.VersionMismatch, match=r"python \*\s+3\.\d+\.\d+\s+2\.7\.18\nipcluster-core "):
+            Client.connect("modern")
+        with Client.connect("modern", check_versions=False) as client:
+            assert client.submit(abs, -1).result(10) == 1
+
+    assert "do not agree (marked *)" in caplog.text

@@ -171,28 +171,3 @@ def test_notice_travels_as_plain_json() -> None:
     (frame,) = Notice(Kind.END, {"reason": "torn down"}).encode()
 
     assert json.loads(bytes(frame[1:])) == {"reason": "torn down"}
-
-
-@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
-def test_small_messages_travel_in_one_frame(message: Message) -> None:
-    """And come out as they were."""
-    frames = message.encode()
-    packed = wire.pack(frames)
-
-    assert len(packed) == 1
-    assert [bytes(frame) for frame in wire.unpack([memoryview(bytes(packed[0]))])] == [bytes(frame) for frame in frames]
-
-
-def test_large_messages_keep_their_frames() -> None:
-    """They are not copied together."""
-    frames: list[Buffer] = [b"\5header", b"x" * 20_000]
-
-    assert wire.pack(frames) is frames
-    assert wire.unpack(frames) is frames
-
-
-@pytest.mark.parametrize("frame", [b"\xff\2", b"\xff\1\5\0\0\0abc", b"\xff\1\1\0\0\0abc", b"\xff\xff", b"\xff\0more"])
-def test_a_malformed_packed_message_is_refused(frame: bytes) -> None:
-    """Too short, too long, or with lengths that do not fit."""
-    with pytest.raises(ValueError, match="malformed packed message"):
-        wire.unpack([frame])

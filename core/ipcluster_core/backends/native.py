@@ -1,4 +1,4 @@
-"""Our own backend: pyzmq broker, forked engines."""
+"""Our own backend: broker and forked engines."""
 
 from __future__ import annotations
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 import os
 import pathlib
 import platform
-import sys
+import select
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-import zmq
-
 from bench.processes import clock_ns
-from ipcluster_core import Cluster, wire
-from ipcluster_core.incarnation import TASK, endpoint, find_record, secret_of
+from ipcluster_core import Cluster, versions, wire
+from ipcluster_core.channel import Channel, connect
+from ipcluster_core.incarnation import TASK, find_record, secret_of
 from ipcluster_core.process import children, identify
 from ipcluster_core.store import open_store
 from ipcluster_core.wire import Kind, Notice, Status
@@ -83,11 +82,9 @@ class Simulation:
 
     def __init__(self, head: Head) -> None:
         self._head = head
-        self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, 8192)
-        self._address, self._fd = endpoint(head.record.folder, TASK)
-        self._poller = zmq.Poller()
-        self._engines: set[zmq.Socket[bytes]] = set()
+        self._epoll = select.epoll()
+        self._channels: dict[int, Channel] = {}  # by descriptor
+        self._engines = 0
         self._number = 0
         self.welcome = self.chunks = self.settled = self._answers = 0
         self._client = self._connect(
@@ -96,29 +93,29 @@ class Simulation:
         self.pump(lambda: self.welcome == 1)
         self._send(self._client, wire.Function(_FUNCTION, b"a function that nobody opens").encode())
 
-    def _connect(self, hello: Mapping[str, Any]) -> zmq.Socket[bytes]:
-        socket = self._context.socket(zmq.DEALER)
-        socket.sndhwm = socket.rcvhwm = 0
-        socket.linger = 0
-        socket.connect(self._address)
+    def _connect(self, hello: Mapping[str, Any]) -> Channel:
+        channel = Channel(connect(self._head.record.folder, TASK))
         common = {
             "protocol": wire.VERSION,
             "secret": self._head.secret,
             "host": platform.node(),
-            "python": sys.version_info[:2],
+            "versions": dict(versions.ours()),
         }
-        self._send(socket, Notice(Kind.HELLO, {**common, **hello}).encode())
-        self._poller.register(socket, zmq.POLLIN)
-        return socket
+        self._channels[channel.fileno()] = channel
+        self._epoll.register(channel, select.EPOLLIN)
+        self._send(channel, Notice(Kind.HELLO, {**common, **hello}).encode())
+        return channel
 
-    @staticmethod
-    def _send(socket: zmq.Socket[bytes], frames: Iterable[wire.Buffer]) -> None:
-        socket.send_multipart(wire.pack(list(frames)))
+    def _send(self, channel: Channel, frames: Sequence[wire.Buffer]) -> None:
+        channel.send(frames)
+        if channel.waiting:
+            self._epoll.modify(channel, select.EPOLLIN | select.EPOLLOUT)
 
     def add_engines(self, total: int) -> None:
         """Connect more engines, until there are so many and all are welcome."""
-        for number in range(len(self._engines), total):
-            self._engines.add(self._connect({"role": "engine", "engine": number, "incarnation": 0}))
+        for number in range(self._engines, total):
+            self._connect({"role": "engine", "engine": number, "incarnation": 0})
+        self._engines = max(self._engines, total)
         self.pump(lambda: self.welcome == total + 1)
 
     def submit(self, count: int, *, each: int = RUN_TASKS) -> None:
@@ -145,18 +142,19 @@ class Simulation:
         while not done():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no answer of the broker within {_PATIENCE:g} s")
-            for socket, _ in self._poller.poll(1000):
-                self._drain(socket)
+            for fd, events in self._epoll.poll(1.0):
+                channel = self._channels[fd]
+                if events & select.EPOLLOUT:
+                    channel.flush()
+                    self._epoll.modify(channel, select.EPOLLIN | (select.EPOLLOUT if channel.waiting else 0))
+                if events & ~select.EPOLLOUT:
+                    self._drain(channel)
 
-    def _drain(self, socket: zmq.Socket[bytes]) -> None:
-        while True:
-            try:
-                frames = wire.unpack(socket.recv_multipart(zmq.NOBLOCK))
-            except zmq.Again:
-                return
+    def _drain(self, channel: Channel) -> None:
+        for frames in channel.receive():
             match wire.kind_of(frames):
                 case Kind.CHUNK:
-                    self._finish(socket, wire.Chunk.decode(frames))
+                    self._finish(channel, wire.Chunk.decode(frames))
                 case Kind.RESULTS:
                     self.settled += wire.Results.decode(frames).tasks
                 case Kind.WELCOME:
@@ -166,17 +164,17 @@ class Simulation:
                 case kind:
                     raise RuntimeError(f"the broker sent {kind!r}: {bytes(frames[0])[:200]!r}")
 
-    def _finish(self, socket: zmq.Socket[bytes], chunk: wire.Chunk) -> None:
+    def _finish(self, channel: Channel, chunk: wire.Chunk) -> None:
         self.chunks += 1
         count = chunk.tasks
         sizes, statuses = wire.lengths([_RESULT]) * count, bytes((Status.OK,)) * count
         done = wire.Done(chunk.number, 0, count, count * _TASK_NS, sizes, statuses, _RESULT * count)
-        self._send(socket, done.encode())
+        self._send(channel, done.encode())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._context.destroy(0)
-        if self._fd is not None:
-            os.close(self._fd)
+        for channel in self._channels.values():
+            channel.close()
+        self._epoll.close()
