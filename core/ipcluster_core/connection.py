@@ -37,6 +37,9 @@ T = TypeVar("T")
 #: Seconds that `cancel` waits for the broker's answer.
 _CANCEL_SECONDS = 10.0
 
+#: Milliseconds after which the I/O thread looks by itself: a signal handler's exception may have kept a caller from waking it.
+_LONGEST_SLEEP_MS = 1000
+
 #: Seconds for the last message to leave.
 _FAREWELL_SECONDS = 1.0
 
@@ -186,8 +189,13 @@ class Connection:
             raise self._over
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError, OSError):
-            os.write(self._wake_write, b"x")
+        # Once: until the I/O thread has got the interpreter's lock, what is appended waits for it together. Writing
+        # again would let go of that lock, and have the thread send a few tasks at a time.
+        try:
+            self._asleep = False
+        finally:
+            with suppress(BlockingIOError, OSError):
+                os.write(self._wake_write, b"x")
 
     def ask_engines(self, timeout: float) -> list[int]:
         """Return the ids of the engines that are up."""
@@ -264,7 +272,7 @@ class Connection:
             poller.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.waiting else 0))
         # Say that this thread sleeps before looking into the queue a last time: who appends after that look wakes it.
         self._asleep = True
-        ready = dict(poller.poll(None if not self._outbox else 0))
+        ready = dict(poller.poll(_LONGEST_SLEEP_MS if not self._outbox else 0))
         self._asleep = False
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
