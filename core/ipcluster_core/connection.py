@@ -37,7 +37,7 @@ T = TypeVar("T")
 #: Seconds that `cancel` waits for the broker's answer.
 _CANCEL_SECONDS = 10.0
 
-#: Milliseconds after which the I/O thread looks by itself: a signal handler's exception may have kept a caller from waking it.
+#: Milliseconds after which the I/O thread looks by itself: what a signal handler raises may keep a caller from waking it.
 _LONGEST_SLEEP_MS = 1000
 
 #: Seconds for the last message to leave.
