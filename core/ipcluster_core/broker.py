@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,17 +16,21 @@ from typing import Any
 
 from . import wire
 from .admission import Admission
+from .clients import Clients
+from .delivery import Delivery, lost_results
 from .errors import ClusterError, NotAuthorized
 from .hub import Hub
 from .incarnation import TASK, secret_of
+from .interrupts import Why
+from .inventory import Inventory, Shelf
 from .link import Link
-from .process import Identity, end_all, liveness, tagged
-from .record import Liveness, title_of
+from .process import end_all, tagged
+from .record import title_of
 from .scheduling import Assignment, Lost, Scheduler, Work
 from .segments import Reader, folder_of, remove
 from .store import open_store
-from .values import Values
-from .wire import Buffer, Kind, Notice, Status
+from .timeouts import Timeouts
+from .wire import Buffer, CancelOutcome, Kind, Notice, Status
 
 __all__ = ["Broker", "run"]
 
@@ -40,22 +43,6 @@ _LINGER = 0.3
 _MOST_KEPT_BYTES = 1 << 30
 
 
-@dataclass(slots=True, eq=False)
-class _Payload:
-    """The bytes of a work, kept until its last task is settled."""
-
-    offsets: list[int]
-    sizes: Buffer
-    body: Buffer
-    buffers: Sequence[Buffer]
-    refs: list[bytes]
-
-    @property
-    def size(self) -> int:
-        """Bytes of it all."""
-        return len(self.sizes) + len(self.body) + sum(map(len, self.buffers))
-
-
 @dataclass(slots=True)
 class _Seat:
     """An engine's connection. `partner` is its number with the hub."""
@@ -63,8 +50,7 @@ class _Seat:
     partner: int
     incarnation: int
     host: str
-    functions: set[bytes] = field(default_factory=set)
-    values: set[bytes] = field(default_factory=set)
+    shelf: Shelf = field(default_factory=Shelf)
 
 
 class Broker:
@@ -76,20 +62,16 @@ class Broker:
         self._folder = str(boot["folder"])
         self._nanny, self._controller = nanny, controller
         self._store = open_store(str(boot["store"]))
+        self._keep_seconds = float(boot["spec"]["keep_results"])
         self._scheduler = Scheduler()
         self._seats: dict[int, _Seat] = {}
         self._engine_of: dict[int, int] = {}  # by partner
         self._told_idle: set[int] = set()
         self._leaving: dict[int, str] = {}  # engines that get nothing new, and why they are about to go
-        self._clients: dict[int, int | None] = {}  # partner -> pidfd
         self._segments = folder_of(self._tag.rpartition("/")[2])
-        self._reader = Reader(self._segments)
-        self._prefixes: dict[int, str] = {}  # of clients' segments, until neither they nor their tasks are there
-        self._functions: dict[bytes, bytes] = {}
-        self._payloads: dict[Work, _Payload] = {}
-        self._kept_bytes = 0
+        self._timeouts = Timeouts()
+        self._inventory = Inventory()
         self._halted: set[int] = set()  # clients that have to wait until less is kept
-        self._values: Values[wire.Value] = Values()
         self._idle_since: float | None = time.monotonic()
         self._alone_since: float | None = time.monotonic()
         self._told = (False, False)  # busy, attended by clients: as the controller knows it
@@ -102,26 +84,32 @@ class Broker:
         """Serve until it is over."""
         self._admission = Admission(self._title, secret_of(self._store, self._tag))
         self._hub = Hub(self._folder, TASK)
+        self._clients = Clients(self._hub, self._segments)
+        self._delivery = Delivery(self._hub.send, Reader(self._segments), self._keep_seconds)
         self._controller.send({"event": "bound"})
         for link in (self._nanny, self._controller):
             self._hub.watch(link.fileno())
         while not self._over:
-            watched, speaking = self._hub.wait()
+            watched, speaking = self._hub.wait(self._wait_seconds())
             if self._nanny.fileno() in watched:
                 self._from(self._nanny, self._on_nanny, "nanny")
             if self._controller.fileno() in watched:
                 self._from(self._controller, self._on_controller, "controller")
             for partner in speaking:
                 self._hear(partner)
-            for partner, pidfd in list(self._clients.items()):
-                if pidfd in watched:
-                    self._hear_out(partner)
+            for partner in self._clients.ended(watched):
+                self._hear_out(partner)
+            self._end_overdue(time.monotonic())
             self._dispatch()
             self._note_idle()
             self._note_load()
         for client in self._clients:
             self._hub.send(client, Notice(Kind.END, {"reason": self._over}).encode())
         self._hub.close(_LINGER)
+
+    def _wait_seconds(self) -> float | None:
+        deadlines = [time for time in (self._timeouts.deadline(), self._delivery.deadline()) if time is not None]
+        return max(0.0, min(deadlines) - time.monotonic()) + 0.001 if deadlines else None
 
     def _from(self, link: Link, handle: Callable[[Mapping[str, Any], bytes], None], name: str) -> None:
         try:
@@ -159,11 +147,20 @@ class Broker:
         begun = {int(chunk["chunk"]): int(chunk["begun"]) for chunk in message["chunks"]}
         del self._seats[engine], self._engine_of[seat.partner]
         cause, tail = str(message["cause"]), str(message["tail"])
+        timeout = self._timeouts.lost(engine)
         self._told_idle.discard(engine)
         if engine in self._leaving:
             cause = f"{self._leaving.pop(engine)}, {cause}"
         for lost in self._scheduler.engine_lost(engine, begun):
-            self._tell_lost(lost, f"engine {engine} on {seat.host} died ({cause}) while it ran this task", cause, tail)
+            if timeout is not None:
+                text = (
+                    f"the task ran for more than {timeout:g} s, could not be interrupted, and was ended with its engine"
+                )
+                self._settle_lost(lost, text, error="TaskTimeout")
+                continue
+            text = f"engine {engine} on {seat.host} died ({cause}) while it ran this task"
+            text = f"{text}; its last output:\n{tail}" if tail else text
+            self._settle_lost(lost, text, engine=engine, cause=cause, output=tail)
 
     def _recover(self, engine: int, chunk: Mapping[str, Any], blob: bytes, start: int) -> int:
         """Settle what a dead engine had finished and not told; return where the next chunk's results begin."""
@@ -197,7 +194,7 @@ class Broker:
             case "drop":
                 remove(self._segments, f"e{int(message['engine'])}", free_only=True)
                 for lost in self._scheduler.engine_gone(int(message["engine"]), map(int, message["expected"])):
-                    self._tell_lost(lost, f"engine {message['engine']} left before it could take this task", "", "")
+                    self._settle_lost(lost, f"engine {message['engine']} left before it could take this task")
             case "end":
                 self._on_end(message)
             case other:
@@ -270,104 +267,121 @@ class Broker:
             self._scheduler.engine_up(engine)
             self._controller.send({"event": "up", "engine": engine, "incarnation": incarnation})
         else:
-            self._clients[partner] = self._watch(hello["process"])
-            self._prefixes[partner] = str(hello["segments"])
+            self._delivery.join(self._clients.join(partner, hello), partner)
             self._alone_since = None
 
-    def _watch(self, data: Mapping[str, Any]) -> int | None:
-        """Return a pidfd of a client's process, to know at once when it is gone."""
-        who = Identity.from_dict(data)
-        try:
-            pidfd = os.pidfd_open(who.pid)
-        except OSError:
-            return None
-        if liveness(who) is not Liveness.ALIVE:
-            os.close(pidfd)
-            return None
-        self._hub.watch(pidfd)
-        return pidfd
-
     def _client_gone(self, partner: int) -> None:
-        """Forget a client; its tasks go on."""
-        pidfd = self._clients.pop(partner, None)
-        if pidfd is not None:
-            self._hub.unwatch(pidfd)
-            os.close(pidfd)
+        """Forget a client; its tasks go on, and their results are kept."""
+        name = self._clients.leave(partner)
+        if name is None:
+            return
         if not self._clients:
             self._alone_since = time.monotonic()
-        self._free(self._values.drop(self._values.of_client(partner)))
-        self._forget_client(partner)
+        self._delivery.leave(name)
+        self._free(self._inventory.forget_client(name))
+        self._forget_client(name)
 
-    def _forget_client(self, partner: Any) -> None:  # noqa: ANN401 - a work's client is any hashable to the scheduler
-        """Remove what a client has left in shared memory, once it is gone and its last task is settled."""
-        if partner in self._prefixes and partner not in self._clients and not self._scheduler.has_work(partner):
-            remove(self._segments, self._prefixes.pop(partner))
+    def _forget_client(self, name: str) -> None:
+        if self._delivery.partner_of(name) is None and not self._scheduler.has_work(name):
+            self._clients.clean(name)
 
     def _on_client(self, partner: int, kind: Kind, frames: Sequence[Buffer]) -> None:
         match kind:
             case Kind.SUBMIT:
                 self._on_submit(partner, wire.Submit.decode(frames))
             case Kind.FUNCTION:
-                function = wire.Function.decode(frames)
-                self._functions[function.key] = bytes(function.blob)
+                self._inventory.add_function(self._clients.name(partner), wire.Function.decode(frames))
             case Kind.VALUE:
-                value = wire.Value.decode(frames)
-                self._values.put(value.key, partner, value)
+                self._inventory.add_value(self._clients.name(partner), wire.Value.decode(frames))
             case Kind.DROP:
-                self._free(self._values.drop([wire.Drop.decode(frames).key]))
+                self._free(self._inventory.drop_values([wire.Drop.decode(frames).key]))
             case Kind.CANCEL:
-                number = wire.Cancel.decode(frames).number
-                work = self._scheduler.cancel(partner, number)
-                if work is not None:
-                    self._release(work)
-                self._hub.send(partner, wire.Cancelled(number, work is not None).encode())
+                number, running = wire.Cancel.decode(frames)
+                outcome = self._cancel(self._clients.name(partner), number, running=running)
+                self._hub.send(partner, wire.Cancelled(number, outcome).encode())
             case Kind.ASK:
-                question = Notice.decode(frames).data
-                answer = {"id": question["id"], "engines": sorted(self._seats.keys() - self._leaving.keys())}
-                self._hub.send(partner, Notice(Kind.ANSWER, answer).encode())
+                self._on_question(partner, Notice.decode(frames).data)
             case Kind.BYE:
                 self._client_gone(partner)
             case _:
                 raise ValueError(f"{kind!r} is not for a client to send")
 
-    def _on_submit(self, client: int, message: wire.Submit) -> None:
+    def _cancel(self, client: str, number: int, *, running: bool) -> CancelOutcome:
+        work = self._scheduler.cancel(client, number)
+        if work is not None:
+            # Others may wait for it too, or ask later.
+            self._delivery.deliver(
+                client, wire.Results(number, 1, wire.lengths([b""]), bytes((Status.CANCELLED,)), b"")
+            )
+            self._release(work)
+            return CancelOutcome.DONE
+        holder = self._scheduler.holder(client, number) if running else None
+        if holder is None:
+            return CancelOutcome.TOO_LATE
+        self._interrupt(*holder)
+        return CancelOutcome.ASKED
+
+    def _interrupt(self, engine: int, chunk: int, index: int) -> None:
+        target = {"engine": engine, "incarnation": self._seats[engine].incarnation, "chunk": chunk, "index": index}
+        self._nanny.send({"do": "interrupt", **target, "why": Why.CANCEL})
+
+    def _on_question(self, partner: int, question: Mapping[str, Any]) -> None:
+        match question["about"]:
+            case "engines":
+                answer = {"id": question["id"], "engines": sorted(self._seats.keys() - self._leaving.keys())}
+                self._hub.send(partner, Notice(Kind.ANSWER, answer).encode())
+            case "result":
+                client, number = _parts_of(str(question["task"]))
+                unsettled = self._scheduler.is_unsettled(client, number)
+                self._delivery.fetch(partner, int(question["id"]), client, number, unsettled=unsettled)
+            case "cancel":
+                outcomes = [self._cancel(*_parts_of(str(task)), running=True) for task in question["tasks"]]
+                self._hub.send(partner, Notice(Kind.ANSWER, {"id": question["id"], "outcomes": outcomes}).encode())
+            case other:
+                raise ValueError(f"a question about {other!r}")
+
+    def _on_submit(self, partner: int, message: wire.Submit) -> None:
         options = message.options or {}
         engines = options.get("engines")
         wanted = None if engines is None else frozenset(map(int, engines))
-        work = Work(client, message.base, message.tasks, message.function, wanted, int(options.get("retries", 0)))
-        ends = wire.offsets(message.sizes, message.tasks)
-        if ends[-1] != len(message.body) or message.function not in self._functions:
-            raise ValueError("a submit whose sizes do not fit, or of an unknown function")
+        timeout = None if options.get("timeout") is None else float(options["timeout"])
+        work = Work(
+            self._clients.name(partner),
+            message.base,
+            message.tasks,
+            message.function,
+            wanted,
+            int(options.get("retries", 0)),
+            timeout,
+            str(options.get("name", "")),
+        )
         if wanted is not None and not wanted & self._seats.keys():
             self._refuse(work, f"no such engine: {sorted(wanted)}; up are: {sorted(self._seats)}")
             return
-        refs = [bytes.fromhex(key) for key in options.get("refs", ())]
-        if self._values.missing(refs):
-            self._refuse(work, "a value that it refers to is not (or no longer) here; was it put by this client?")
+        refusal = self._inventory.add_tasks(work, message)
+        if refusal:
+            self._refuse(work, refusal)
             return
-        self._values.take(refs)
-        payload = self._payloads[work] = _Payload(ends, message.sizes, message.body, message.buffers, refs)
         self._scheduler.submit(work)
-        self._kept_bytes += payload.size
-        if self._kept_bytes > _MOST_KEPT_BYTES:
-            self._halted.add(client)
-            self._hub.pause(client, on=True)
+        if self._inventory.task_bytes > _MOST_KEPT_BYTES:
+            self._halted.add(partner)
+            self._hub.pause(partner, on=True)
 
     def _refuse(self, work: Work, text: str) -> None:
         for index in range(work.count):
-            self._tell_lost(Lost(work, index, None), text, "", "")
+            self._settle_lost(Lost(work, index, None), text)
 
-    def _free(self, keys: Iterable[bytes]) -> None:
+    def _free(self, values: Iterable[tuple[bytes, str]]) -> None:
         """Have everybody forget values that nobody needs any more."""
-        for key in keys:
+        for key, client in values:
             gone = wire.Drop(key).encode()
             for seat in self._seats.values():
-                if key in seat.values:
-                    seat.values.discard(key)
+                if key in seat.shelf.values:
+                    seat.shelf.values.discard(key)
                     self._hub.send(seat.partner, gone)
-            if self._values.owner(key) in self._clients:
-                self._tell(self._values.owner(key), gone)
-            self._values.remove(key)
+            owner = self._delivery.partner_of(client)
+            if owner is not None:
+                self._hub.send(owner, gone)
 
     def _on_done(self, engine: int, message: wire.Done) -> None:
         piece = self._scheduler.done(engine, message.chunk, message.tasks, message.busy / 1e9)
@@ -380,10 +394,11 @@ class Broker:
         results = wire.Results(
             piece.work.base + piece.start, count, message.sizes, message.statuses, message.body, message.buffers
         )
-        if piece.work.client in self._clients:
-            self._tell(piece.work.client, results.encode())
-        else:
-            self._reader.release(message.buffers)
+        timeout = self._timeouts.stop(engine, message.chunk) if piece.work.timeout is not None else None
+        if timeout is not None and message.statuses[0] == Status.CANCELLED:
+            text = f"the task ran for more than {timeout:g} s and was interrupted"
+            results = lost_results(results.base, _named(piece.work, text), error="TaskTimeout")
+        self._delivery.deliver(str(piece.work.client), results)
         self._release(piece.work)
 
     def _note_idle(self) -> None:
@@ -393,6 +408,14 @@ class Broker:
                 self._told_idle.add(engine)
                 self._controller.send({"event": "idle", "engine": engine})
 
+    def _end_overdue(self, now: float) -> None:
+        self._delivery.expire(now)
+        for task in self._timeouts.due(now):
+            if task.stuck:
+                self._controller.send({"event": "stuck", "engine": task.engine})
+            else:
+                self._interrupt(task.engine, task.chunk, 0)
+
     # to engines and clients
 
     def _dispatch(self) -> None:
@@ -400,60 +423,27 @@ class Broker:
             self._send_chunk(assignment)
 
     def _send_chunk(self, assignment: Assignment) -> None:
-        piece, seat = assignment.slice, self._seats[assignment.engine]
-        work, payload = piece.work, self._payloads[piece.work]
-        ends = payload.offsets
-        body = memoryview(payload.body)[ends[piece.start] : ends[piece.stop]]
-        sizes = payload.sizes[8 * piece.start : 8 * piece.stop]
-        for key in payload.refs:
-            if key not in seat.values:
-                seat.values.add(key)
-                self._hub.send(seat.partner, self._values.content(key).encode())
-        function = bytes(work.function)  # type: ignore[call-overload]
-        blob: Buffer = b""
-        if function not in seat.functions:
-            seat.functions.add(function)
-            blob = self._functions[function]
-        chunk = wire.Chunk(
-            assignment.chunk,
-            work.base + piece.start,
-            piece.stop - piece.start,
-            function,
-            sizes,
-            body,
-            blob,
-            payload.buffers,
-        )
-        self._hub.send(seat.partner, chunk.encode())
+        seat, work = self._seats[assignment.engine], assignment.slice.work
+        for frames in self._inventory.messages(assignment, seat.shelf):
+            self._hub.send(seat.partner, frames)
+        if work.timeout is not None:
+            self._timeouts.start(assignment.engine, assignment.chunk, work.timeout, time.monotonic())
 
-    def _tell(self, client: Any, frames: Sequence[Buffer]) -> None:  # noqa: ANN401 - any hashable to the scheduler
-        self._hub.send(client, frames)
-
-    def _tell_lost(self, lost: Lost, message: str, cause: str, tail: str) -> None:
-        if tail:
-            message = f"{message}; its last output:\n{tail}"
-        content = {"message": f"{message}", "engine": lost.engine, "cause": cause, "output": tail}
-        payload = json.dumps(content).encode()
-        number = lost.work.base + lost.index
-        results = wire.Results(number, 1, wire.lengths([payload]), bytes((Status.LOST,)), payload)
-        self._tell(lost.work.client, results.encode())
+    def _settle_lost(self, lost: Lost, message: str, **details: object) -> None:
+        details.setdefault("engine", lost.engine)
+        results = lost_results(lost.work.base + lost.index, _named(lost.work, message), **details)
+        self._delivery.deliver(str(lost.work.client), results)
         self._release(lost.work)
 
     def _release(self, work: Work) -> None:
-        if work.unsettled == 0:
-            payload = self._payloads.pop(work, None)
-            if payload is not None:
-                self._on_freed(payload)
-            if work.client not in self._clients:
-                self._forget_client(work.client)
-
-    def _on_freed(self, payload: _Payload) -> None:
-        if payload.refs:
-            self._free(self._values.give_back(payload.refs))
-        self._kept_bytes -= payload.size
-        if self._halted and self._kept_bytes < _MOST_KEPT_BYTES // 2:
-            for client in self._halted:
-                self._hub.pause(client, on=False)
+        """Forget a work once its last task is settled."""
+        if work.unsettled:
+            return
+        self._free(self._inventory.settle(work))
+        self._forget_client(str(work.client))
+        if self._halted and self._inventory.task_bytes < _MOST_KEPT_BYTES // 2:
+            for partner in self._halted:
+                self._hub.pause(partner, on=False)
             self._halted.clear()
 
     # load
@@ -484,6 +474,16 @@ class Broker:
                 "alone_since": self._alone_since,
             }
         )
+
+
+def _named(work: Work, message: str) -> str:
+    return f"task {work.name!r}: {message}" if work.name else message
+
+
+def _parts_of(task: str) -> tuple[str, int]:
+    """Return client and number in the id of a task; ValueError when it is none."""
+    client, _, number = task.rpartition("-")
+    return client, int(number)
 
 
 def run(boot: Mapping[str, Any], nanny: Link, controller: Link) -> None:

@@ -100,7 +100,12 @@ class Client(concurrent.futures.Executor):
         return self._connection.record.name
 
     def options(
-        self, *, retries: int | None = None, engines: Sequence[int] | None = None, timeout: float | None = None
+        self,
+        *,
+        retries: int | None = None,
+        engines: Sequence[int] | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
     ) -> Self:
         """Return a view of this client with settings for what is submitted through it.
 
@@ -111,18 +116,31 @@ class Client(concurrent.futures.Executor):
         engines
             Ids of the engines that may run the tasks. Default: any.
         timeout
-            Seconds that `map` and `run` wait for all results, where they are not told otherwise.
+            Seconds that each task may run. Then it is interrupted, after two more seconds ended with its engine, and
+            fails with `TaskTimeout`. Such tasks are given to engines one at a time. Default: no limit.
+        name
+            What messages call the tasks.
 
         Returns
         -------
         Client
             Shares this one's connection: shutting down either ends both.
+
+        Raises
+        ------
+        ValueError
+            `timeout` is not positive, or `retries` is negative.
         """
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"a task's timeout is a positive number of seconds, not {timeout}")
+        if retries is not None and retries < 0:
+            raise ValueError(f"retries cannot be negative: {retries}")
         now = self._options
         changed = Options(
             now.retries if retries is None else retries,
             now.engines if engines is None else tuple(engines),
             now.timeout if timeout is None else timeout,
+            now.name if name is None else name,
         )
         return type(self)(self._connection, changed)
 
@@ -178,8 +196,7 @@ class Client(concurrent.futures.Executor):
         ClusterTimeout
             A result was not there in time; raised while iterating.
         """
-        limit = self._options.timeout if timeout is None else timeout
-        deadline = None if limit is None else time.monotonic() + limit
+        deadline = None if timeout is None else time.monotonic() + timeout
         if chunksize is not None and chunksize > 1:
             lists = self._collect(self._submit_chunks(fn, iterables, chunksize), deadline)
             return itertools.chain.from_iterable(lists)
@@ -251,11 +268,12 @@ class Client(concurrent.futures.Executor):
         ValueError
             `engines` is neither "all" nor a sequence of ids.
         """
-        limit = self._options.timeout if timeout is None else timeout
-        deadline = None if limit is None else time.monotonic() + limit
+        deadline = None if timeout is None else time.monotonic() + timeout
         if isinstance(engines, str) and engines != "all":
             raise ValueError(f"engines is 'all' or a sequence of ids, not {engines!r}")
-        ids = self._connection.ask_engines(10.0 if limit is None else limit) if isinstance(engines, str) else engines
+        ids = (
+            self._connection.ask_engines(10.0 if timeout is None else timeout) if isinstance(engines, str) else engines
+        )
         several = [self._options._replace(engines=(engine,)) for engine in ids]
         futures = self._connection.submit_each(fn, args, kwargs, several)
         return {engine: self._result(future, deadline) for engine, future in zip(ids, futures, strict=True)}
@@ -276,13 +294,78 @@ class Client(concurrent.futures.Executor):
         """
         return self._connection.put(value)
 
+    def future(self, task_id: str) -> TaskFuture[Any]:
+        """Return a future of a task that any client of this cluster has submitted.
+
+        Parameters
+        ----------
+        task_id
+            Its `TaskFuture.task_id`, as another step has written it down.
+
+        Returns
+        -------
+        TaskFuture
+            Done at once if the task is; else when it is. Fails with `ResultExpired` if the result is not kept any more
+            (``keep_results`` seconds, large ones until they are read), or there was no such task.
+        """
+        return self._connection.fetch(task_id)
+
+    def result(self, task_id: str, timeout: float | None = None) -> Any:  # noqa: ANN401 - whatever the task returned
+        """Return the value of a task that any client of this cluster has submitted, waiting for it.
+
+        Parameters
+        ----------
+        task_id
+            Its `TaskFuture.task_id`.
+        timeout
+            Seconds; default no limit but the cluster's end.
+
+        Returns
+        -------
+        object
+            What the task returned.
+
+        Raises
+        ------
+        ResultExpired
+            It is not kept any more, or there was no such task.
+        ClusterTimeout
+            The task was not done in time.
+        Exception
+            Whatever the task raised.
+        """
+        return self._result(self.future(task_id), None if timeout is None else time.monotonic() + timeout)
+
+    def cancel(self, task_ids: Sequence[str], *, timeout: float = 10.0) -> dict[str, bool]:
+        """Cancel tasks of any client of this cluster, also running ones. Whoever waits for them is told.
+
+        Parameters
+        ----------
+        task_ids
+            Their ids.
+        timeout
+            Seconds that running ones have to come to their end.
+
+        Returns
+        -------
+        dict
+            By id, whether the task is cancelled. It is not if it was over, is unknown, or cannot be interrupted.
+
+        Raises
+        ------
+        ClusterTimeout
+            The broker did not answer.
+        """
+        return self._connection.cancel_tasks(list(task_ids), timeout)
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as in the base class
         """Disconnect. Idempotent; never ends the cluster.
 
         Parameters
         ----------
         wait
-            Return when all results are here. Otherwise tasks that were sent go on, and their results are dropped.
+            Return when all results are here. Otherwise tasks that were sent go on; `result` of another client has
+            their results.
         cancel_futures
             Cancel the tasks that no engine has been given yet.
         """

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
-import json
 import os
 import select
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,11 +24,13 @@ from .aftermath import verdict
 from .futures import TaskFuture
 from .greeting import join
 from .outbox import Farewell, Lease, Options, Question, Statement, Task, fits
+from .outcomes import settle
+from .recent import Recent
 from .record import Record
 from .refs import Ref
 from .segments import Pool, Reader, folder_of
 from .store import Store
-from .wire import Buffer, Kind, Notice, Status
+from .wire import Buffer, CancelOutcome, Kind, Notice
 
 __all__ = ["Connection", "Options"]
 
@@ -37,7 +39,10 @@ T = TypeVar("T")
 #: Seconds that `cancel` waits for the broker's answer.
 _CANCEL_SECONDS = 10.0
 
-#: Milliseconds after which the I/O thread looks by itself: what a signal handler raises may keep a caller from waking it.
+#: Seconds that `cancel` waits for a running task to come to its end. Not long: an event loop may be waiting for this.
+_LEAVE_SECONDS = 1.0
+
+#: Milliseconds after which the I/O thread looks by itself: a signal handler may raise just before a caller wakes it.
 _LONGEST_SLEEP_MS = 1000
 
 #: Seconds for the last message to leave.
@@ -66,6 +71,7 @@ class Connection:
     def __init__(self, store: Store, record: Record, timeout: float, *, check_versions: bool = True) -> None:
         self.store, self.record = store, record
         self.pid = _process.pid
+        self.uid = os.urandom(6).hex()
         self._outbox: deque[Task | Question | Statement | Farewell] = deque()
         self._futures: dict[int, TaskFuture[Any]] = {}
         self._leases: dict[int, Lease] = {}
@@ -75,7 +81,7 @@ class Connection:
         self._pool, self._reader = Pool(segments, self._prefix), Reader(segments)
         self._answers: dict[int, concurrent.futures.Future[Any]] = {}
         self._functions: dict[int, tuple[Any, bytes, bytes]] = {}
-        self._sent_functions: set[bytes] = set()
+        self._sent_functions = Recent()
         self._number = itertools.count()
         self._over: errors.ClusterError | None = None
         self._closing = False
@@ -83,7 +89,7 @@ class Connection:
         self._asleep = False
         self._sending = threading.Lock()
         self._settled = threading.Condition()
-        self._channel = join(store, record, self._prefix, timeout, check_versions=check_versions)
+        self._channel = join(store, record, self.uid, self._prefix, timeout=timeout, check_versions=check_versions)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._serve, name=f"ipcluster-client-{record.name}", daemon=True)
         self._thread.start()
@@ -111,7 +117,7 @@ class Connection:
         lease = Lease(buffers, len(several)) if raw else None
         futures = []
         for options in several:
-            future: TaskFuture[T] = TaskFuture(self._cancel, next(self._number))
+            future: TaskFuture[T] = TaskFuture(self, next(self._number))
             if lease is not None:
                 self._leases[future.number] = lease
             # Known before it is queued, so that `close` never sees it in neither place.
@@ -177,7 +183,7 @@ class Connection:
         finally:
             if taken:
                 self._outbox.popleft()
-                self._sent_functions.add(task.function)
+                self._note_function(task)
 
     def check(self) -> None:
         """Raise unless new work can be taken."""
@@ -200,33 +206,61 @@ class Connection:
     def ask_engines(self, timeout: float) -> list[int]:
         """Return the ids of the engines that are up."""
         self.check()
+        return list(self._ask(timeout, about="engines")["engines"])
+
+    def _ask(self, timeout: float, **question: Any) -> Mapping[str, Any]:
         number = next(self._number)
         answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._put(Question(number, Notice(Kind.ASK, {"id": number}), answer))
+        self._put(Question(number, Notice(Kind.ASK, {"id": number, **question}), answer))
         try:
-            return list(answer.result(timeout)["engines"])
+            found: Mapping[str, Any] = answer.result(timeout)
         except TimeoutError:
             raise errors.ClusterTimeout(
                 f"the broker of {self.record.title} did not answer within {timeout:g} s"
             ) from None
+        return found
 
-    def _cancel(self, future: TaskFuture[Any]) -> bool:
+    def fetch(self, task: str) -> TaskFuture[Any]:
+        """Return a future of a task of whatever client, by its id."""
+        self.check()
+        future: TaskFuture[Any] = TaskFuture(self, next(self._number))
+        self._futures[future.number] = future
+        self._put(Statement(Notice(Kind.ASK, {"id": future.number, "about": "result", "task": task})))
+        return future
+
+    def cancel_tasks(self, tasks: Sequence[str], timeout: float) -> dict[str, bool]:
+        """Cancel tasks of whatever client, by their ids; see `Client.cancel`."""
+        self.check()
+        deadline = time.monotonic() + timeout
+        outcomes = dict(zip(tasks, self._ask(timeout, about="cancel", tasks=tasks)["outcomes"], strict=True))
+        asked = {task: self.fetch(task) for task, outcome in outcomes.items() if outcome == CancelOutcome.ASKED}
+        concurrent.futures.wait(asked.values(), max(0.0, deadline - time.monotonic()))
+        return {
+            task: asked[task].cancelled() if task in asked else outcome == CancelOutcome.DONE
+            for task, outcome in outcomes.items()
+        }
+
+    def cancel(self, future: TaskFuture[Any]) -> bool:
+        """Cancel a task of this client, also a running one."""
         if self._over is not None or self.pid != _process.pid:
             return False
-        answer: concurrent.futures.Future[bool] = concurrent.futures.Future()
-        self._put(Question(future.number, wire.Cancel(future.number), answer))
+        answer: concurrent.futures.Future[CancelOutcome] = concurrent.futures.Future()
+        self._put(Question(future.number, wire.Cancel(future.number, running=True), answer))
         if threading.current_thread() is self._thread:
             return False  # called by a callback: the answer can only come when this returns
         try:
-            return answer.result(_CANCEL_SECONDS)
+            outcome = answer.result(_CANCEL_SECONDS)
         except TimeoutError:
             return False
+        if outcome is CancelOutcome.ASKED:
+            concurrent.futures.wait([future], _LEAVE_SECONDS)
+        return future.cancelled()
 
     def cancel_all(self, futures: Iterable[TaskFuture[Any]]) -> None:
-        """Cancel many tasks with one wait for all answers."""
+        """Cancel many tasks that no engine has been given yet, with one wait for all answers."""
         if self._over is not None or self.pid != _process.pid:
             return
-        answers: list[concurrent.futures.Future[bool]] = []
+        answers: list[concurrent.futures.Future[CancelOutcome]] = []
         for future in [future for future in futures if not future.done()]:
             answers.append(concurrent.futures.Future())
             self._put(Question(future.number, wire.Cancel(future.number), answers[-1]))
@@ -317,7 +351,11 @@ class Connection:
             return
         for frames in self._messages(run):
             self._channel.send(frames)
-        self._sent_functions.add(run[0].function)
+        self._note_function(run[0])
+
+    def _note_function(self, task: Task) -> None:
+        if task.function not in self._sent_functions:
+            self._sent_functions.add(task.function)
 
     def _messages(self, run: list[Task]) -> list[list[Buffer]]:
         """Return what has to be sent for tasks that travel together."""
@@ -374,21 +412,7 @@ class Connection:
             payload = body[ends[index] : ends[index + 1]]
             if self._leases:
                 self._give_back(results.base + index)
-            try:
-                status = results.statuses[index]
-                if status == Status.OK:
-                    buffers = self._reader.load(results.buffers, release=True) if results.buffers else ()
-                    future.settle(serialize.load(payload, buffers), None)
-                elif status == Status.ERROR:
-                    future.settle(None, serialize.load_exception(payload))
-                else:
-                    future.settle(None, _lost(json.loads(bytes(payload))))
-            except Exception as error:  # noqa: BLE001 - a class unknown here, a user's __setstate__: that task's error
-                failed = errors.TaskError(
-                    f"the result came, but cannot be rebuilt here: {error!r}", type(error).__name__
-                )
-                failed.__cause__ = error
-                future.settle(None, failed)
+            settle(future, results.statuses[index], payload, results.buffers, self._reader)
 
     def _give_back(self, number: int) -> None:
         """Note that a task needs its shared buffers no more."""
@@ -399,14 +423,14 @@ class Connection:
                 self._pool.release(lease.buffers)
 
     def _on_cancelled(self, answer: wire.Cancelled) -> None:
-        if answer.success:
+        if answer.outcome is CancelOutcome.DONE:
             future = self._futures.pop(answer.number, None)
             self._give_back(answer.number)
             if future is not None:
                 future.settle_cancelled()
         waiting = self._answers.pop(answer.number, None)
         if waiting is not None:
-            waiting.set_result(answer.success)
+            waiting.set_result(answer.outcome)
 
     # the end
 
@@ -438,15 +462,6 @@ class Connection:
         self._channel.close()
         for fd in (self._wake_read, self._wake_write):
             os.close(fd)
-
-
-def _lost(content: Mapping[str, Any]) -> errors.EngineLost:
-    return errors.EngineLost(
-        str(content["message"]),
-        engine=content.get("engine"),
-        cause=str(content.get("cause", "")),
-        output=str(content.get("output", "")),
-    )
 
 
 #: Connections to close when the interpreter ends: their threads must not outlive it.

@@ -143,6 +143,8 @@ class Controller:
             case "retired":
                 asked, engines = int(message["asked"]), [int(engine) for engine in message["engines"]]
                 self._perform(self._life.engines_retired(str(message["set"]), asked, engines, now))
+            case "stuck":
+                self._perform(self._life.restart([int(message["engine"])], now))
             case "idle":
                 self._perform(self._life.engine_idle(int(message["engine"]), now))
             case "load":

@@ -20,11 +20,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from . import errors, refs, serialize, versions, wire
+from . import errors, interrupts, refs, serialize, versions, wire
 from .channel import Channel, connect
 from .incarnation import LOG_FORMAT, TASK, secret_of
+from .interrupts import Why
 from .journal import Journal
 from .process import close_input, die_with_parent
+from .recent import Recent
 from .segments import Pool, Reader, folder_of
 from .store import open_store
 from .wire import Buffer, Kind, Notice, Status
@@ -47,7 +49,10 @@ class Engine:
         self._journal = journal
         self._functions: dict[bytes, Callable[..., Any]] = {}
         self._blobs: dict[bytes, bytes] = {}
+        self._sent = Recent()
         self._in_task = False
+        self._now = (0, 0)  # chunk and index of the task that runs, or ran last
+        self._revoked: dict[tuple[int, int], Why] = {}
         segments = folder_of(str(boot["tag"]).rpartition("/")[2])
         self._pool = Pool(segments, f"e{engine}")
         self._reader = Reader(segments)
@@ -103,9 +108,19 @@ class Engine:
             answer = Notice.decode(frames).data
             raise getattr(errors, answer["error"])(answer["message"])
 
-    def interrupt(self, signum: int, frame: object) -> None:
-        """Handle SIGINT: it interrupts a task, once; between tasks there is nothing to interrupt."""
+    def on_sigint(self, signum: int, frame: object) -> None:
+        """Interrupt whatever task runs; between tasks there is nothing to interrupt."""
         del signum, frame
+        self._interrupt()
+
+    def on_interrupt(self, signum: int, frame: object) -> None:
+        """Interrupt exactly the tasks that the nanny names; those that have not begun will not."""
+        del signum, frame
+        self._revoked.update(self._journal.interrupts.take())
+        if self._now in self._revoked:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
         if self._in_task:
             # Here, because nothing that comes after is safe from a second signal.
             self._in_task = False
@@ -117,6 +132,7 @@ class Engine:
         function: Callable[..., Any] | None = None
         broken: bytes | None = None
         given: Sequence[Buffer] = ()
+        self._note_function(chunk)
         try:
             self._in_task = True
             try:
@@ -128,10 +144,14 @@ class Engine:
             broken = serialize.dump_exception(error)
         outbox = _Outbox(self._send, chunk.number)
         self._journal.open_chunk(chunk.number)
+        self._forget_revoked(chunk.number)
         for index in range(chunk.tasks):
+            self._now = (chunk.number, index)
             self._journal.begin(index)
             buffers: list[memoryview] = []
-            if function is None or broken is not None:
+            if self._revoked and self._now in self._revoked:
+                status, payload = _revoked(self._revoked[self._now])
+            elif function is None or broken is not None:
                 status, payload = Status.ERROR, broken or b""
             else:
                 status, payload = self._call(function, body[ends[index] : ends[index + 1]], given, buffers)
@@ -141,6 +161,10 @@ class Engine:
                 outbox.flush()
         outbox.flush()
 
+    def _forget_revoked(self, chunk: int) -> None:
+        for key in [key for key in self._revoked if key[0] < chunk]:
+            del self._revoked[key]
+
     def _call(
         self, function: Callable[..., Any], call: memoryview, given: Sequence[Buffer], buffers: list[memoryview]
     ) -> tuple[Status, bytes]:
@@ -148,6 +172,8 @@ class Engine:
         try:
             self._in_task = True
             try:
+                if self._revoked and self._now in self._revoked:  # asked for a moment ago
+                    raise KeyboardInterrupt
                 args, kwargs = pickle.loads(call, buffers=given)
                 value = function(*args, **kwargs) if kwargs else function(*args)
                 return Status.OK, serialize.dump(value, buffers)
@@ -157,17 +183,27 @@ class Engine:
             raise
         except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit of a task are results too
             del buffers[:]
+            if type(error) is KeyboardInterrupt and self._revoked.get(self._now) is Why.CANCEL:
+                return Status.CANCELLED, b""
             return Status.ERROR, serialize.dump_exception(error)
 
     def _function(self, chunk: wire.Chunk) -> Callable[..., Any]:
         function = self._functions.get(chunk.function)
         if function is None:
-            # The blob comes with the first chunk only: it is kept, so that a load that failed can be tried again.
-            blob = self._blobs.setdefault(chunk.function, bytes(chunk.blob))
-            loaded: Callable[..., Any] = serialize.load(blob)
+            loaded: Callable[..., Any] = serialize.load(self._blobs[chunk.function])
             function = self._functions[chunk.function] = loaded
             del self._blobs[chunk.function]
         return function
+
+    def _note_function(self, chunk: wire.Chunk) -> None:
+        """Keep a function's pickle, which comes with its first chunk only: a load that failed can be tried again."""
+        if chunk.function in self._sent:
+            return
+        self._blobs[chunk.function] = bytes(chunk.blob)
+        forgotten = self._sent.add(chunk.function)
+        if forgotten is not None:
+            self._functions.pop(forgotten, None)
+            self._blobs.pop(forgotten, None)
 
     def _send(self, frames: Sequence[Buffer]) -> None:
         if self._channel is not None:
@@ -216,6 +252,13 @@ class _Outbox:
         self.since = now
 
 
+def _revoked(why: Why) -> tuple[Status, bytes]:
+    """Return the outcome of a task that was to be left before it began."""
+    if why is Why.CANCEL:
+        return Status.CANCELLED, b""
+    return Status.ERROR, serialize.dump_exception(KeyboardInterrupt())
+
+
 class _Stopped(BaseException):
     """SIGTERM: leave the user's code, run exit hooks, go."""
 
@@ -249,7 +292,8 @@ def run(boot: Mapping[str, Any], engine: int, incarnation: int, journal: Journal
     os.environ.update(boot["env"])
     os.environ["IPCLUSTER_ENGINE"] = str(engine)
     served = Engine(boot, engine, incarnation, journal)
-    signal.signal(signal.SIGINT, served.interrupt)
+    signal.signal(signal.SIGINT, served.on_sigint)
+    signal.signal(interrupts.SIGNAL, served.on_interrupt)
     try:
         served.run()
     except _Stopped:

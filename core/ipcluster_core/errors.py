@@ -10,8 +10,10 @@
     ├── StaleHandle            the handle belongs to an earlier incarnation of the name
     ├── ClusterBroken          record and reality disagree (its processes are gone)
     ├── ClusterTimeout         a bounded wait was over; also a TimeoutError
+    │   └── TaskTimeout        a task ran for longer than it may
     ├── LaunchError            a job or engine could not be started; carries its last output
     ├── EngineLost             an engine died with the task; names engine, host, cause, last output
+    ├── ResultExpired          the result of a task is not kept any more
     ├── TaskError              a task raised something that cannot be rebuilt here
     ├── VersionMismatch        Python, this package or cloudpickle differ between the parts
     ├── StoreError             the store cannot be reached or holds something unreadable
@@ -33,10 +35,12 @@ __all__ = [
     "LaunchError",
     "NotAuthorized",
     "RemoteTraceback",
+    "ResultExpired",
     "StaleHandle",
     "StoreConflict",
     "StoreError",
     "TaskError",
+    "TaskTimeout",
     "VersionMismatch",
 ]
 
@@ -71,6 +75,14 @@ class ClusterBroken(ClusterError):
 
 class ClusterTimeout(ClusterError, TimeoutError):
     """A bounded wait was over before its condition held."""
+
+
+class TaskTimeout(ClusterTimeout):
+    """A task ran for longer than its ``timeout``, and was interrupted or ended with its engine."""
+
+
+class ResultExpired(ClusterError):
+    """The result of a task is not kept any more, or there was no such task."""
 
 
 class LaunchError(ClusterError):

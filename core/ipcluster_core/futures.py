@@ -17,7 +17,7 @@ from concurrent.futures._base import (  # the state names are what `wait` and `a
     FINISHED,
     RUNNING,
 )
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 __all__ = ["TaskFuture"]
 
@@ -31,6 +31,14 @@ _making = threading.RLock()
 os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
+class _Home(Protocol):
+    """The connection that a future belongs to."""
+
+    uid: str
+
+    def cancel(self, future: TaskFuture[Any]) -> bool: ...
+
+
 class TaskFuture(Future[T]):
     """Result of one task. Works with `wait`, `as_completed` and ``asyncio.wrap_future``.
 
@@ -40,7 +48,7 @@ class TaskFuture(Future[T]):
         The task's number with its client; 0 until it is sent.
     """
 
-    def __init__(self, canceller: Callable[[TaskFuture[T]], bool], number: int) -> None:
+    def __init__(self, home: _Home, number: int) -> None:
         # Deliberately not the parent's: it would make the condition.
         self._lazy: threading.Condition | None = None
         self._state = RUNNING
@@ -48,7 +56,7 @@ class TaskFuture(Future[T]):
         self._exception: BaseException | None = None
         self._waiters: list[Any] = []
         self._done_callbacks: list[Callable[[Future[T]], object]] = []
-        self._canceller = canceller
+        self._home = home
         self.number = number
 
     @property
@@ -65,9 +73,10 @@ class TaskFuture(Future[T]):
         self._lazy = value
 
     def cancel(self) -> bool:
-        """Cancel the task if no engine has been given it.
+        """Cancel the task: it never runs, or is interrupted if it does.
 
-        Asks the broker, so it may take a round trip. A task that an engine has goes on.
+        Asks the broker, so it takes a round trip; a running task gets a second to come to its end. One that goes on
+        (code in C, code that catches KeyboardInterrupt) may be cancelled later, or have a result.
 
         Returns
         -------
@@ -76,7 +85,12 @@ class TaskFuture(Future[T]):
         """
         if self._state in _OVER:
             return self.cancelled()
-        return self._canceller(self)
+        return self._home.cancel(self)
+
+    @property
+    def task_id(self) -> str:
+        """Id of the task, by which other steps get its result: see `Client.result`."""
+        return f"{self._home.uid}-{self.number}"
 
     def settle(self, value: T | None, exception: BaseException | None) -> None:
         """Set the outcome; called by the client's I/O thread only. A settled future stays as it is."""

@@ -19,13 +19,15 @@ __all__ = ["join"]
 logger = logging.getLogger(__name__)
 
 
-def join(store: Store, record: Record, segments: str, timeout: float, *, check_versions: bool) -> Channel:
+def join(store: Store, record: Record, name: str, segments: str, *, timeout: float, check_versions: bool) -> Channel:
     """Connect to the broker of an incarnation.
 
     Parameters
     ----------
     store, record
         The incarnation.
+    name
+        Of this client, and no other.
     segments
         Prefix of this client's segments in shared memory.
     timeout
@@ -55,18 +57,17 @@ def join(store: Store, record: Record, segments: str, timeout: float, *, check_v
         gone = verdict(store, record, fact)
         raise gone from error
     try:
-        _greet(channel, store, record, segments, timeout, check_versions=check_versions)
+        _greet(channel, store, record, _hello(store, record, name, segments, check_versions=check_versions), timeout)
     except BaseException:
         channel.close()
         raise
     return channel
 
 
-def _greet(
-    channel: Channel, store: Store, record: Record, segments: str, timeout: float, *, check_versions: bool
-) -> None:
-    hello = {
+def _hello(store: Store, record: Record, name: str, segments: str, *, check_versions: bool) -> dict[str, object]:
+    return {
         "role": "client",
+        "client": name,
         "protocol": wire.VERSION,
         "secret": secret_of(store, record.tag),
         "process": identify().to_dict(),
@@ -74,6 +75,9 @@ def _greet(
         "versions": dict(versions.ours()),
         "unchecked": not check_versions,
     }
+
+
+def _greet(channel: Channel, store: Store, record: Record, hello: dict[str, object], timeout: float) -> None:
     channel.send(Notice(Kind.HELLO, hello).encode())
     poller = select.poll()
     poller.register(channel, select.POLLIN)

@@ -20,10 +20,15 @@ import os
 import struct
 from dataclasses import dataclass
 
+from . import interrupts
+from .interrupts import Interrupts
+
 __all__ = ["Finished", "Journal", "Progress", "make_memory"]
 
 #: Bytes of one half. Larger results are sent at once and not kept here.
 HALF_BYTES = 256 * 1024
+
+_BYTES = 2 * HALF_BYTES + interrupts.BYTES
 
 _HEAD = struct.Struct("<III")
 _COUNTS = struct.Struct("<II")
@@ -53,7 +58,7 @@ class Progress:
 def make_memory() -> int:
     """Return a descriptor of new memory for a journal; whoever asked closes it."""
     fd = os.memfd_create("ipcluster-journal", os.MFD_CLOEXEC)
-    os.ftruncate(fd, 2 * HALF_BYTES)
+    os.ftruncate(fd, _BYTES)
     return fd
 
 
@@ -64,10 +69,16 @@ class Journal:
     ----------
     fd
         Descriptor of memory from `make_memory`, for an engine that is executed anew; -1 for memory that forks share.
+
+    Attributes
+    ----------
+    interrupts : Interrupts
+        The other way: what the nanny asks the engine to leave.
     """
 
     def __init__(self, fd: int = -1) -> None:
-        self._map = mmap.mmap(fd, 2 * HALF_BYTES)
+        self._map = mmap.mmap(fd, _BYTES)
+        self.interrupts = Interrupts(self._map, 2 * HALF_BYTES)
         self._base = 0
         self._used = 0
         self._finished = 0

@@ -34,9 +34,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from . import process
+from . import interrupts, process
 from .errors import ClusterError
 from .incarnation import LOG_FORMAT, forget, log_path, tail_of, update
+from .interrupts import Why
 from .journal import Journal, make_memory
 from .link import Link, link_pair
 from .process import Identity, describe_exit, end_all, identify, liveness
@@ -229,10 +230,20 @@ class Nanny:
                 for child in self._engines([message["engine"]]):
                     child.kill_at = time.monotonic() + GRACE_SECONDS
                     self._signal_group(child, signal.SIGTERM)
+            case "interrupt":
+                self._interrupt(message)
             case "end":
                 self._end(str(message["reason"]), str(message["by"]), str(message["tail"]))
             case other:
-                logger.error("unknown command %r from the controller", other)
+                logger.error("unknown command %r", other)
+
+    def _interrupt(self, message: Mapping[str, Any]) -> None:
+        """Have an engine leave one task, if it has that one still."""
+        for child in self._engines([message["engine"]]):
+            if child.incarnation == message["incarnation"] and child.journal is not None:
+                child.journal.interrupts.add(int(message["chunk"]), int(message["index"]), Why(message["why"]))
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, interrupts.SIGNAL)
 
     # processes
 

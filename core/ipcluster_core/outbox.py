@@ -22,6 +22,7 @@ class Options(NamedTuple):
     retries: int = 0
     engines: tuple[int, ...] | None = None
     timeout: float | None = None
+    name: str | None = None
 
     def on_wire(self, refs: frozenset[bytes]) -> dict[str, Any] | None:
         """Return what the broker must know; None if nothing differs from the defaults."""
@@ -30,6 +31,10 @@ class Options(NamedTuple):
             found["retries"] = self.retries
         if self.engines is not None:
             found["engines"] = self.engines
+        if self.timeout is not None:
+            found["timeout"] = self.timeout
+        if self.name is not None:
+            found["name"] = self.name
         return found or None
 
 
@@ -56,9 +61,9 @@ class Lease:
 
 
 class Statement(NamedTuple):
-    """A message that is not answered."""
+    """A message that is not answered, or by the outcome of a task."""
 
-    message: wire.Value | wire.Drop
+    message: wire.Value | wire.Drop | Notice
 
 
 class Question(NamedTuple):

@@ -41,7 +41,7 @@ class Work:
     """A run of `count` tasks of one function, numbered from `base` by their client.
 
     `engines` limits it to those; `retries` is how often one of its tasks may be run again after it was lost
-    together with its engine.
+    together with its engine. With a `timeout`, in seconds, each of its tasks is alone on its engine.
     """
 
     client: Hashable
@@ -50,6 +50,8 @@ class Work:
     function: Hashable
     engines: frozenset[int] | None = None
     retries: int = 0
+    timeout: float | None = None
+    name: str = ""
     arrival: int = 0
     losses: dict[int, int] = field(default_factory=dict)
     state: bytearray = field(default_factory=bytearray)
@@ -315,12 +317,32 @@ class Scheduler:
         Work or None
             The work that it belongs to; None if an engine has it, it is over, or it is unknown.
         """
-        works = self._works.get(client)
-        work = works.find(number) if works else None
+        work = self._find(client, number)
         if work is None or work.state[number - work.base] != _QUEUED:
             return None
         self._settle_queued(work, number - work.base)
         return work
+
+    def is_unsettled(self, client: Hashable, number: int) -> bool:
+        """Tell whether a task is there and not settled."""
+        work = self._find(client, number)
+        return work is not None and work.state[number - work.base] != _SETTLED
+
+    def holder(self, client: Hashable, number: int) -> tuple[int, int, int] | None:
+        """Return engine, chunk, and index in the chunk of a task that an engine has; None if none has it."""
+        work = self._find(client, number)
+        if work is None or work.state[number - work.base] != _HELD:
+            return None
+        index = number - work.base
+        for engine, seat in self._seats.items():
+            for chunk, held in seat.chunks.items():
+                if held.slice.work is work and held.slice.start <= index < held.slice.stop:
+                    return engine, chunk, index - held.slice.start
+        return None
+
+    def _find(self, client: Hashable, number: int) -> Work | None:
+        works = self._works.get(client)
+        return works.find(number) if works else None
 
     def retire(self, engines: Iterable[int], count: int) -> list[int]:
         """Choose `count` of the engines to leave, idle ones first; they get nothing new that another may take.
@@ -402,7 +424,7 @@ class Scheduler:
 
     def _size(self, work: Work) -> int:
         mean = self._means.get(work.function)
-        if mean is None:
+        if mean is None or work.timeout is not None:
             return 1
         fair = self._queued // (2 * max(1, len(self._seats)))
         worth_a_message = int(LEAST_SECONDS / max(mean, 1e-9))
@@ -419,6 +441,8 @@ class Scheduler:
         """Cut the next slice for an engine off the queue whose front is oldest."""
         while queues := self._open_to(engine):
             queue = min(queues, key=lambda queue: queue[0].age)
+            if queue[0].work.timeout is not None and self._seats[engine].chunks:
+                return None  # its time would run while it waits
             piece = queue.popleft()
             taken = self._cut(piece)
             if taken is not None and taken.stop < piece.stop:
@@ -448,6 +472,7 @@ class Scheduler:
         mean = self._means.get(piece.work.function)
         number = seat.next_chunk
         seat.next_chunk += 1
-        seat.chunks[number] = _Held(piece, 0, None if mean is None else mean * count)
+        timed = piece.work.timeout is not None
+        seat.chunks[number] = _Held(piece, 0, None if mean is None or timed else mean * count)
         self._note_hunger(engine)
         return Assignment(engine, number, piece)

@@ -50,6 +50,10 @@ class ClusterSpec(BaseModel):
         default=None,
         description="Seconds without any connected client after which the cluster ends; None means no limit.",
     )
+    keep_results: Seconds = Field(
+        default=3600.0,
+        description="Seconds for which results can be fetched by task id, also after their client is gone.",
+    )
     labels: dict[str, str] = Field(default_factory=dict, description="Labels to find the cluster by.")
     env: dict[str, str] = Field(default_factory=dict, description="Environment variables set for the engines.")
     cwd: str | None = Field(default=None, description="Engines' working folder; None means the creator's.")
@@ -108,6 +112,7 @@ class SpecFields(TypedDict, total=False):
     idle_timeout: float | None
     lifetime: float | None
     no_client_timeout: float | None
+    keep_results: float
     labels: dict[str, str]
     env: dict[str, str]
     cwd: str | None

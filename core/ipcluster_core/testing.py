@@ -154,6 +154,8 @@ class _ThreadNanny(threading.Thread):
             readable, _, _ = select.select(sources, [], [])
             if self._controller in readable:
                 self._from_controller()
+            if self._broker in readable:
+                self._from_broker()
         self._clean_up()
 
     def _from_controller(self) -> None:
@@ -162,6 +164,13 @@ class _ThreadNanny(threading.Thread):
                 self._on_command(message)
         except EOFError:
             self._over = self._over or Ended("its controller thread ended", utc_now(), "StubLauncher")
+
+    def _from_broker(self) -> None:
+        """Read, and do nothing: a thread cannot be interrupted."""
+        try:
+            list(self._broker.receive())
+        except EOFError:
+            self._over = self._over or Ended("its broker thread ended", utc_now(), "StubLauncher")
 
     def _on_command(self, message: Mapping[str, Any]) -> None:
         match message["do"]:

@@ -25,6 +25,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "idle_timeout": 1800.0,
     "lifetime": None,
     "no_client_timeout": None,
+    "keep_results": 3600.0,
     "labels": {},
     "env": {},
     "cwd": None,

@@ -12,8 +12,8 @@
       | <------------------- Drop |                           |
       | Cancel ------------------>|                           |
       | <-------------- Cancelled |                           |
-      | Ask --------------------->|                           |
-      | <----------------- Answer |                           |
+      | Ask --------------------->|                           |   about engines, or other clients' tasks
+      | <------- Answer / Results |                           |
       | <------- End  (cluster is over, and why)              |
 
 The task path packs its header with struct; the rest is JSON. A run of tasks travels as one body of concatenated
@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 __all__ = [
     "Buffer",
     "Cancel",
+    "CancelOutcome",
     "Cancelled",
     "Chunk",
     "Done",
@@ -51,7 +52,7 @@ __all__ = [
 ]
 
 #: Version of all this, told in `hello`; partners of different versions refuse each other.
-VERSION = 1
+VERSION = 2
 
 Buffer = bytes | bytearray | memoryview
 
@@ -83,7 +84,7 @@ class Status(enum.IntEnum):
     OK = 0  # payload: pickle of the value
     ERROR = 1  # payload: see serialize.dump_exception
     LOST = 2  # payload: JSON of the reason; written by the broker
-    CANCELLED = 3  # no payload
+    CANCELLED = 3  # no payload; also of a running task that was asked to end, and did
 
 
 _SUBMIT = struct.Struct("<BQI16s")
@@ -91,8 +92,8 @@ _FUNCTION = struct.Struct("<B16s")
 _CHUNK = struct.Struct("<BIQI16s")
 _DONE = struct.Struct("<BIIIQ")
 _RESULTS = struct.Struct("<BQI")
-_CANCEL = struct.Struct("<BQ")
-_CANCELLED = struct.Struct("<BQ?")
+_CANCEL = struct.Struct("<BQ?")
+_CANCELLED = struct.Struct("<BQB")
 _VALUE = struct.Struct("<B16s")
 _DROP = struct.Struct("<B16s")
 
@@ -318,32 +319,42 @@ class Results(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """The client wants its task `number` cancelled if it has not been handed to an engine."""
+    """The client wants its task `number` cancelled; also, if `running`, when an engine has it."""
 
     number: int
+    running: bool = False
 
     def encode(self) -> list[Buffer]:
         """Return the frames."""
-        return [_CANCEL.pack(Kind.CANCEL, self.number)]
+        return [_CANCEL.pack(Kind.CANCEL, self.number, self.running)]
 
     @classmethod
     def decode(cls, frames: Sequence[Buffer]) -> Cancel:
         """Read the frames; ValueError if they are malformed."""
-        return cls(_unpack(_CANCEL, frames, 1)[1])
+        _, number, running = _unpack(_CANCEL, frames, 1)
+        return cls(number, running)
+
+
+class CancelOutcome(enum.IntEnum):
+    """What came of a wish to cancel."""
+
+    TOO_LATE = 0  # an engine has it, or it is over
+    DONE = 1  # it never ran and will not
+    ASKED = 2  # the engine that has it was asked to leave it: its outcome tells
 
 
 class Cancelled(NamedTuple):
-    """Answer to `Cancel`: whether it came in time."""
+    """Answer to `Cancel`."""
 
     number: int
-    success: bool
+    outcome: CancelOutcome
 
     def encode(self) -> list[Buffer]:
         """Return the frames."""
-        return [_CANCELLED.pack(Kind.CANCELLED, self.number, self.success)]
+        return [_CANCELLED.pack(Kind.CANCELLED, self.number, self.outcome)]
 
     @classmethod
     def decode(cls, frames: Sequence[Buffer]) -> Cancelled:
         """Read the frames; ValueError if they are malformed."""
-        _, number, success = _unpack(_CANCELLED, frames, 1)
-        return cls(number, success)
+        _, number, outcome = _unpack(_CANCELLED, frames, 1)
+        return cls(number, CancelOutcome(outcome))

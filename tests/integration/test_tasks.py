@@ -227,17 +227,20 @@ def hold(folder: str, name: str) -> str:
     return name
 
 
-def test_a_queued_task_can_be_cancelled_and_a_running_one_not(client: Client, tmp_path: Path) -> None:
-    """The cancelled one never runs; the others are not disturbed."""
+def test_queued_and_running_tasks_can_be_cancelled(client: Client, tmp_path: Path) -> None:
+    """A queued one never runs, a running one is interrupted; the others are not disturbed, and no engine is lost."""
+    pids = client.run(os.getpid)
     running = [client.submit(hold, str(tmp_path), f"running-{n}") for n in range(2)]
     steps.wait_until(lambda: len(list(tmp_path.glob("*.begun"))) == 2)
     queued = [client.submit(hold, str(tmp_path), f"queued-{n}") for n in range(4)]
 
     assert queued[2].cancel()
     assert queued[2].cancelled()
-    assert not running[0].cancel()
+    assert running[0].cancel()
+    assert running[0].cancelled()
     (tmp_path / "go").touch()
-    assert [future.result(10) for future in running] == ["running-0", "running-1"]
+    assert running[1].result(10) == "running-1"
+    assert client.run(os.getpid) == pids
     assert [queued[n].result(10) for n in (0, 1, 3)] == ["queued-0", "queued-1", "queued-3"]
     assert not (tmp_path / "queued-2.begun").exists()
     with pytest.raises(concurrent.futures.CancelledError):

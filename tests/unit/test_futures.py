@@ -19,15 +19,26 @@ import steps
 from ipcluster_core.futures import TaskFuture
 
 
+class Home:
+    """Stands for a connection whose tasks are cancelled in time, or not."""
+
+    uid = "abc"
+
+    def __init__(self, *, in_time: bool) -> None:
+        self.in_time = in_time
+        self.asked = 0
+
+    def cancel(self, future: TaskFuture[Any]) -> bool:
+        """Cancel."""
+        self.asked += 1
+        if self.in_time:
+            future.settle_cancelled()
+        return self.in_time
+
+
 def new(number: int = 0, *, in_time: bool = True) -> TaskFuture[Any]:
     """Return a future whose task is cancelled in time, or not."""
-
-    def canceller(future: TaskFuture[Any]) -> bool:
-        if in_time:
-            future.settle_cancelled()
-        return in_time
-
-    return TaskFuture(canceller, number)
+    return TaskFuture(Home(in_time=in_time), number)
 
 
 def settle_value(future: TaskFuture[Any]) -> None:
@@ -195,7 +206,7 @@ def test_a_failed_future_is_in_no_cycle_with_its_exception() -> None:
 # cancelling
 
 
-def test_cancel_asks_the_canceller(future: TaskFuture[Any]) -> None:
+def test_cancel_asks_its_connection(future: TaskFuture[Any]) -> None:
     """In time: it is cancelled, and stays so."""
     assert future.cancel()
     assert future.cancelled()
@@ -204,8 +215,8 @@ def test_cancel_asks_the_canceller(future: TaskFuture[Any]) -> None:
         future.exception()
 
 
-def test_cancel_of_a_task_that_an_engine_has_changes_nothing() -> None:
-    """The task goes on."""
+def test_cancel_of_a_task_that_goes_on_changes_nothing() -> None:
+    """It may have a result yet."""
     future = new(in_time=False)
 
     assert not future.cancel()
@@ -216,12 +227,17 @@ def test_cancel_of_a_task_that_an_engine_has_changes_nothing() -> None:
 
 def test_cancel_of_a_settled_future_asks_nobody() -> None:
     """There is nothing to cancel."""
-    asked: list[TaskFuture[Any]] = []
-    future: TaskFuture[Any] = TaskFuture(lambda f: bool(asked.append(f)), 1)
+    home = Home(in_time=True)
+    future: TaskFuture[Any] = TaskFuture(home, 1)
     settle_value(future)
 
     assert not future.cancel()
-    assert asked == []
+    assert home.asked == 0
+
+
+def test_a_task_s_id_names_its_client_and_its_number() -> None:
+    """So another step can ask for it."""
+    assert new(7).task_id == "abc-7"
 
 
 # callbacks
@@ -409,7 +425,7 @@ def test_a_fork_does_not_copy_the_lock_held() -> None:
 
         def look():
             while not over.is_set():
-                TaskFuture(lambda f: False, 0).done()
+                TaskFuture(None, 0).done()
 
         threads = [threading.Thread(target=look) for _ in range(2)]
         for thread in threads:
@@ -418,7 +434,7 @@ def test_a_fork_does_not_copy_the_lock_held() -> None:
         for _ in range(8):
             pid = os.fork()
             if not pid:
-                future = TaskFuture(lambda f: False, 0)
+                future = TaskFuture(None, 0)
                 future.settle(3, None)
                 os._exit(future.result() if future.done() else 1)
             codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

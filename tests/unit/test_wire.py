@@ -11,7 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipcluster_core import wire
-from ipcluster_core.wire import Buffer, Cancel, Cancelled, Chunk, Done, Function, Kind, Notice, Results, Submit
+from ipcluster_core.wire import (
+    Buffer,
+    Cancel,
+    Cancelled,
+    CancelOutcome,
+    Chunk,
+    Done,
+    Function,
+    Kind,
+    Notice,
+    Results,
+    Submit,
+)
 
 KEY = bytes(range(16))
 Message = Notice | Function | Submit | Chunk | Done | Results | Cancel | Cancelled
@@ -28,8 +40,9 @@ MESSAGES: dict[str, Message] = {
     "results of two": Results(7, 2, wire.lengths([b"ab", b""]), b"\0\3", b"ab"),
     "results with buffers": Results(7, 1, wire.lengths([b"ab"]), b"\0", b"ab", [b"large"]),
     "cancel": Cancel(2**40),
-    "cancelled": Cancelled(7, success=True),
-    "not cancelled": Cancelled(7, success=False),
+    "cancelled": Cancelled(7, CancelOutcome.ASKED),
+    "not cancelled": Cancelled(7, CancelOutcome.TOO_LATE),
+    "cancel a running one": Cancel(0, running=True),
 }
 
 

@@ -88,7 +88,12 @@ class Simulation:
         self._number = 0
         self.welcome = self.chunks = self.settled = self._answers = 0
         self._client = self._connect(
-            {"role": "client", "process": identify().to_dict(), "segments": f"c{os.getpid()}-scale"}
+            {
+                "role": "client",
+                "client": "simulated",
+                "process": identify().to_dict(),
+                "segments": f"c{os.getpid()}-scale",
+            }
         )
         self.pump(lambda: self.welcome == 1)
         self._send(self._client, wire.Function(_FUNCTION, b"a function that nobody opens").encode())
@@ -129,7 +134,7 @@ class Simulation:
             self._send(self._client, message.encode())
         # It answers in the order in which it was asked.
         asked = self._answers
-        self._send(self._client, Notice(Kind.ASK, {"id": 0}).encode())
+        self._send(self._client, Notice(Kind.ASK, {"id": 0, "about": "engines"}).encode())
         self.pump(lambda: self._answers > asked)
 
     def settle(self, total: int) -> None:

@@ -1,0 +1,76 @@
+"""Which tasks an engine shall leave, in memory that it shares with its nanny.
+
+The nanny writes what is to be interrupted, and signals; the engine's handler reads it and raises in the user's code
+only if exactly that task is running at that moment. So an interrupt that comes too late hits nobody, and one that comes
+early (the task waits in a chunk) is remembered.
+
+::
+
+    | written u32 | read u32 | entry x 512 |       entry: | chunk u32 | index u32 | why u8 |
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import signal
+import struct
+
+__all__ = ["BYTES", "SIGNAL", "Interrupts", "Why"]
+
+#: Tells an engine to look here. A real-time signal: users' programs have their own plans for the others.
+SIGNAL = signal.SIGRTMIN + 7
+
+_COUNTS = struct.Struct("<II")
+_COUNT = struct.Struct("<I")
+_ENTRY = struct.Struct("<IIB")
+_MOST = 512
+
+#: Bytes of memory that it takes.
+BYTES = _COUNTS.size + _MOST * _ENTRY.size
+
+
+class Why(enum.IntEnum):
+    """What becomes of an interrupted task."""
+
+    INTERRUPT = 0  # its KeyboardInterrupt is its outcome
+    CANCEL = 1  # it is cancelled
+
+
+class Interrupts:
+    """One page of shared memory.
+
+    Parameters
+    ----------
+    memory
+        Shared between the two processes.
+    start
+        Where it begins in the memory.
+    """
+
+    def __init__(self, memory: mmap.mmap, start: int) -> None:
+        self._memory = memory
+        self._start = start
+
+    def add(self, chunk: int, index: int, why: Why) -> bool:
+        """Ask for an interrupt; return False when there is no room for it: the engine reads none at all."""
+        written, read = _COUNTS.unpack_from(self._memory, self._start)
+        if written - read >= _MOST:
+            return False
+        _ENTRY.pack_into(self._memory, self._at(written), chunk, index, why)
+        # The count is written last: an entry counts once it is whole.
+        _COUNT.pack_into(self._memory, self._start, written + 1)
+        return True
+
+    def take(self) -> dict[tuple[int, int], Why]:
+        """Return what was added since the last call, by chunk and index."""
+        written, read = _COUNTS.unpack_from(self._memory, self._start)
+        found = {}
+        for number in range(read, written):
+            chunk, index, why = _ENTRY.unpack_from(self._memory, self._at(number))
+            found[chunk, index] = Why(why)
+        _COUNT.pack_into(self._memory, self._start + _COUNT.size, written)
+        return found
+
+    def _at(self, number: int) -> int:
+        return self._start + _COUNTS.size + number % _MOST * _ENTRY.size

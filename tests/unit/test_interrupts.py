@@ -1,0 +1,53 @@
+"""Which tasks an engine shall leave."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from ipcluster_core import interrupts
+from ipcluster_core.interrupts import Interrupts, Why
+
+
+@pytest.fixture
+def page() -> Iterator[tuple[Interrupts, Interrupts]]:
+    """Two views of the same memory, behind something else."""
+    with mmap.mmap(-1, 100 + interrupts.BYTES) as memory:
+        yield Interrupts(memory, 100), Interrupts(memory, 100)
+
+
+def test_what_one_side_adds_the_other_takes_once(page: tuple[Interrupts, Interrupts]) -> None:
+    """With the reason."""
+    nanny, engine = page
+    assert engine.take() == {}
+    assert nanny.add(3, 1, Why.CANCEL)
+    assert nanny.add(4, 0, Why.INTERRUPT)
+
+    assert engine.take() == {(3, 1): Why.CANCEL, (4, 0): Why.INTERRUPT}
+    assert engine.take() == {}
+
+
+def test_an_engine_that_never_reads_is_asked_no_more(page: tuple[Interrupts, Interrupts]) -> None:
+    """The memory goes round, and nothing is overwritten unread."""
+    nanny, engine = page
+    for turn in range(3):
+        added = 0
+        while nanny.add(turn, added, Why.CANCEL):
+            added += 1
+        assert added == 512
+        assert engine.take() == {(turn, index): Why.CANCEL for index in range(512)}
+
+
+def test_a_fork_shares_it(page: tuple[Interrupts, Interrupts]) -> None:
+    """As a nanny and its engines do."""
+    nanny, engine = page
+    pid = os.fork()
+    if pid == 0:
+        nanny.add(9, 9, Why.CANCEL)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert engine.take() == {(9, 9): Why.CANCEL}
