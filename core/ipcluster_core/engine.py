@@ -25,6 +25,7 @@ import zmq
 from . import errors, refs, serialize, wire
 from .incarnation import LOG_FORMAT, TASK, endpoint, secret_of
 from .journal import Journal
+from .logs import line_buffer
 from .process import close_input, die_with_parent
 from .segments import Pool, Reader, folder_of
 from .store import open_store
@@ -222,6 +223,7 @@ def main() -> None:
     # Again, because the executed program may not have kept it.
     die_with_parent(parent)
     close_input()
+    line_buffer()
     journal = Journal(memory)
     os.close(memory)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
