@@ -21,6 +21,7 @@ if __name__ == "__main__":
     os.setsid()
 
 import gc
+import hmac
 import importlib
 import json
 import logging
@@ -37,7 +38,7 @@ from . import process
 from .capture import Capture, Captures
 from .errors import ClusterError
 from .forking import fork
-from .incarnation import LOG_FORMAT, forget, log_path, tail_of, update
+from .incarnation import LOG_FORMAT, forget, log_path, secret_of, tail_of, update
 from .journal import Journal, make_memory
 from .link import Link, link_pair
 from .logs import PartHandler, open_log, redirect
@@ -45,6 +46,7 @@ from .process import Identity, describe_exit, end_all, identify, liveness
 from .record import ClusterState, Ended, Job, Liveness, Record, title_of, utc_now
 from .segments import folder_of
 from .store import open_store
+from .streaming import Publisher
 
 __all__ = ["Nanny", "main"]
 
@@ -88,7 +90,8 @@ class Nanny:
         self._links: dict[str, Link] = {}
         self._roles: dict[str, Callable[..., None]] = {}
         self._over: Ended | None = None
-        self._captures = Captures(self._folder, lambda engine, lines: None)  # noqa: ARG005
+        self._publisher = Publisher(self._folder, self._authorize, lambda: self._captures.drain())  # noqa: PLW0108 - made below
+        self._captures = Captures(self._folder, self._publisher.publish)
 
     # life
 
@@ -172,6 +175,7 @@ class Nanny:
         for link in self._links.values():
             poller.register(link.fileno(), select.POLLIN)
         poller.register(self._captures.fileno(), select.POLLIN)
+        poller.register(self._publisher.fileno(), select.POLLIN)
         owner_fd = self._open_owner()
         if owner_fd is not None:
             poller.register(owner_fd, select.POLLIN)
@@ -179,6 +183,8 @@ class Nanny:
             ready = {fd for fd, _ in poller.poll(self._wait_ms())}
             self._kill_late()
             self._captures.serve()
+            if self._publisher.fileno() in ready:
+                self._publisher.serve()
             if owner_fd is not None and owner_fd in ready:
                 poller.unregister(owner_fd)
                 self._links["controller"].send({"event": "owner_gone"})
@@ -250,6 +256,13 @@ class Nanny:
         child = _Child(name, pid, engine, capture)
         self._children[pid] = child
         return child
+
+    def _authorize(self, shown: bytes) -> bool:
+        """Tell whether a reader of output shows the secret."""
+        try:
+            return hmac.compare_digest(shown, secret_of(self._store, self._tag).encode())
+        except ClusterError:  # it is gone: so is the cluster, in a moment
+            return False
 
     def _start_engine(self, engine: int, incarnation: int) -> None:
         if self._boot["spec"]["start_method"] == "spawn":
@@ -384,6 +397,7 @@ class Nanny:
             logger.error("%s: %s", self._title, ended.reason)
         self._reap()
         self._captures.end()
+        self._publisher.close()
         update(
             self._store,
             self._tag,

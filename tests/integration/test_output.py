@@ -1,4 +1,4 @@
-"""What engines print is never lost, never without bound, and in the log."""
+"""What engines print is never lost, never without bound, and comes to whoever asks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import steps
-from ipcluster_core import Cluster, errors
+from ipcluster_core import Client, Cluster, errors
 
 log = logging.getLogger("pipeline")
 
@@ -59,12 +59,17 @@ def spoken(lines: list[str]) -> dict[str, list[int]]:
 
 def test_all_that_a_killed_engine_wrote_is_in_the_log_and_with_its_callers(cluster: Cluster) -> None:
     """Prints, records, what a child and C wrote: each line once, in order; last words are quoted."""
+    heard: list[tuple[int, str]] = []
     with cluster.client() as client:
-        with pytest.raises(errors.EngineLost) as lost:
+        with (
+            client.stream_output(lambda engine, line: heard.append((engine, line))),
+            pytest.raises(errors.EngineLost) as lost,
+        ):
             client.options(engines=[1]).submit(speak).result(20)
         logs = cluster.logs_sync(tail=1000)
 
     everything = {source: list(range(count)) for source, count in SPOKEN.items()}
+    assert spoken([line for engine, line in heard if engine == 1]) == everything
     assert spoken(logs["engine-1"].splitlines()) == everything
     assert spoken(logs["engine-0"].splitlines()) == {source: [] for source in SPOKEN}
     assert lost.value.output.splitlines()[-5:] == [f"C {n}" for n in range(5)]
@@ -126,9 +131,81 @@ def test_a_frozen_engine_holds_up_nobody() -> None:
         frozen, other = client.options(engines=[0]), client.options(engines=[1])
         frozen.submit(os.write, 1, b"half a line").result(10)
         frozen.submit(os.kill, frozen.submit(os.getpid).result(10), signal.SIGSTOP)
-        other.submit(flood, 3).result(10)
-        steps.wait_until(lambda: cluster.logs_sync([1])["engine-1"] == "line 0\nline 1\nline 2")
+        heard: list[str] = []
+        with client.stream_output(lambda engine, line: heard.append(line)):
+            other.submit(flood, 3).result(10)
         client.shutdown(wait=False)
+
+    assert heard == ["line 0", "line 1", "line 2"]
+
+
+def test_exit_hooks_that_print_much_are_run_to_their_end() -> None:
+    """An engine that waits for room in its pipe while the cluster ends gets it."""
+    heard: list[str] = []
+
+    def hook() -> None:
+        import atexit
+
+        atexit.register(flood, 15_000)
+
+    with Cluster("hooked", n=1) as cluster:
+        client = cluster.client()
+        stream = client.stream_output(lambda engine, line: heard.append(line))
+        client.submit(hook).result(10)
+        client.shutdown()
+    stream.close()
+
+    assert [line for line in heard if line.startswith("line")][-1] == "line 14999"
+
+
+def test_by_default_lines_are_records_of_a_logger(caplog: pytest.LogCaptureFixture) -> None:
+    """With the engine's id; nothing comes before the stream is opened or after it is closed."""
+    with Cluster("logged", n=1) as cluster, cluster.client() as client:
+        client.submit(flood, 1).result(10)
+        with caplog.at_level(logging.INFO, "ipcluster.output"):
+            with client.stream_output() as stream:
+                client.submit(flood, 2).result(10)
+                assert stream.flush()
+                assert len(caplog.messages) == 2
+                client.submit(flood, 3).result(10)
+            client.submit(flood, 4).result(10)
+
+    assert caplog.messages == [f"[engine 0] line {n}" for n in (0, 1, 0, 1, 2)]
+
+
+def test_two_readers_each_get_every_line_of_many_tasks() -> None:
+    """Of all engines, in each engine's order, although tasks run while lines are on their way."""
+    heard: list[list[tuple[int, str]]] = [[], []]
+    with (
+        Cluster("busy", n=2) as cluster,
+        cluster.client() as client,
+        client.stream_output(lambda engine, line: heard[0].append((engine, line))),
+        client.stream_output(lambda engine, line: heard[1].append((engine, line))),
+    ):
+        list(client.map(print, range(5000)))
+
+    assert heard[0] == heard[1]
+    assert sorted(int(line) for _, line in heard[0]) == list(range(5000))
+    for engine in (0, 1):
+        numbers = [int(line) for other, line in heard[0] if other == engine]
+        assert numbers == sorted(numbers)
+
+
+def test_a_stream_outlives_nothing_and_says_what_ended() -> None:
+    """When the cluster ends, closing it returns at once; opening another one says how the cluster ended."""
+    cluster = Cluster.create_sync("over", n=1)
+    client = Client.connect("over")
+    stream = client.stream_output(print)
+    cluster.teardown_sync()
+    start = time.monotonic()
+    assert not stream.flush()
+    stream.close()
+    stream.close()
+
+    assert time.monotonic() - start < 2
+    with pytest.raises(errors.ClusterEnded, match="'over' #1"):
+        client.stream_output(print)
+    client.shutdown(wait=False)
 
 
 def test_a_record_of_a_task_of_the_main_script_is_in_the_log_once() -> None:
@@ -144,9 +221,9 @@ def test_a_record_of_a_task_of_the_main_script_is_in_the_log_once() -> None:
         for method in ("fork", "spawn"):
             with Cluster("scripted", n=1, start_method=method) as cluster, cluster.client() as client:
                 client.submit(work).result(10)
-                while "hello x" not in (text := cluster.logs_sync([0])["engine-0"]):
+                with client.stream_output(lambda engine, line: None):
                     pass
-                print(text)
+                print(cluster.logs_sync([0])["engine-0"])
     """
     lines = [line.split(" ", 2)[2] for line in steps.run_step(code).splitlines()]
 
@@ -177,3 +254,22 @@ def write_long_lines(lines: int) -> None:
     """Print 6 MB, more than one file of a log holds."""
     for n in range(lines):
         print(n, "x" * 400)  # noqa: T201 - it is what is looked for
+
+
+def pipes(pid: int) -> list[str]:
+    """Return the pipes that a process has open, each as often as it has."""
+    names = [fd.readlink().name for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    return [name for name in names if name.startswith("pipe:")]
+
+
+def test_no_engine_holds_the_pipe_of_another(cluster: Cluster) -> None:
+    """Nor does controller or broker: an engine has its own, as standard output and error."""
+    cluster.scale_sync(4)
+    cluster.wait_sync(4)
+    cluster.restart_sync([0])
+    engines = [engine.pid for engine in cluster.status_sync().engines if engine.pid is not None]
+    own = [pipes(pid) for pid in engines]
+
+    assert [len(several) for several in own] == [2] * 4
+    assert len({pipe for several in own for pipe in several}) == 4
+    assert pipes(steps.part("loud", "controller")) == pipes(steps.part("loud", "broker")) == []
