@@ -358,40 +358,35 @@ def run_function(path: str) -> tuple[int, str]:
 
 def _logs(options: argparse.Namespace) -> int:
     cluster = _connect(options)
-    for part, text in cluster.logs_sync(options.engine, tail=options.tail).items():
-        for line in text.splitlines():
-            print(f"[{part}] {line}")
     if options.follow:
         for part, line in _follow(options):
             print(f"[{part}] {line}", flush=True)
+        return Exit.OK
+    for part, text in cluster.logs_sync(options.engine, tail=options.tail).items():
+        for line in text.splitlines():
+            print(f"[{part}] {line}")
     return Exit.OK
 
 
 def _follow(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield new lines of a cluster's logs until its folder is gone."""
+    """Yield the last lines of a cluster's logs, and new ones until its folder is gone."""
     from .incarnation import resolve
+    from .logs import LogFollower
 
     _, record = resolve(options.name, options.store)
     wanted = None if options.engine is None else {f"engine-{engine}" for engine in options.engine}
-
-    def sizes() -> dict[str, int]:
-        names = (name.removesuffix(".log") for name in os.listdir(record.folder) if name.endswith(".log"))
-        parts = (name for name in sorted(names) if wanted is None or name in wanted)
-        return {part: os.path.getsize(os.path.join(record.folder, f"{part}.log")) for part in parts}
-
+    followed: dict[str, LogFollower] = {}
+    tail: int | None = options.tail
     with suppress(FileNotFoundError):
-        read = sizes()
         while True:
-            for part in sizes():
-                lines, read[part] = _read_from(os.path.join(record.folder, f"{part}.log"), read.get(part, 0))
-                yield from ((part, line) for line in lines)
+            parts = {name.removesuffix(".log") for name in os.listdir(record.folder) if name.endswith(".log")}
+            for part in sorted((parts if wanted is None else parts & wanted) - followed.keys()):
+                followed[part] = LogFollower(os.path.join(record.folder, f"{part}.log"))
+            for part, log in followed.items():
+                lines = log.read()
+                yield from ((part, line) for line in (lines if tail is None else lines[len(lines) - tail :]))
+            tail = None
             time.sleep(0.2)
-
-
-def _read_from(path: str, start: int) -> tuple[list[str], int]:
-    with open(path, errors="replace") as file:
-        file.seek(start)
-        return file.read().splitlines(), file.tell()
 
 
 def _handle(options: argparse.Namespace) -> int:

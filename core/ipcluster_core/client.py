@@ -23,6 +23,7 @@ from .store import Store
 
 if TYPE_CHECKING:
     from .handle import ClusterHandle
+    from .streaming import OutputStream
 
 __all__ = ["Client"]
 
@@ -357,6 +358,36 @@ class Client(concurrent.futures.Executor):
             The broker did not answer.
         """
         return self._connection.cancel_tasks(list(task_ids), timeout)
+
+    def stream_output(
+        self, callback: Callable[[int, str], object] | None = None, *, timeout: float = 10.0
+    ) -> OutputStream:
+        """Have each line that engines write from now on delivered here: prints, log records, output of children.
+
+        Parameters
+        ----------
+        callback
+            Gets engine id and line, in a thread of its own. Default: a record of level INFO for the logger
+            ``ipcluster.output``.
+        timeout
+            Seconds to wait for the nanny's answer.
+
+        Returns
+        -------
+        OutputStream
+            Delivers until its ``with`` block is left or it is closed; by then all lines of tasks that have finished
+            have been delivered.
+
+        Raises
+        ------
+        ClusterEnded, ClusterBroken
+            The cluster is gone, or its launcher serves no output.
+        ClusterTimeout
+            No answer within `timeout` seconds.
+        """
+        from .streaming import OutputStream
+
+        return OutputStream(self._connection.store, self._connection.record, callback, timeout)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as in the base class
         """Disconnect. Idempotent; never ends the cluster.

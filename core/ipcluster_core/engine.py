@@ -25,6 +25,7 @@ from .channel import Channel, connect
 from .incarnation import LOG_FORMAT, TASK, secret_of
 from .interrupts import Why
 from .journal import Journal
+from .logs import line_buffer
 from .process import close_input, die_with_parent
 from .recent import Recent
 from .segments import Pool, Reader, folder_of
@@ -277,6 +278,7 @@ def main() -> None:
     # Again, because the executed program may not have kept it.
     die_with_parent(parent)
     close_input()
+    line_buffer()
     journal = Journal(memory)
     os.close(memory)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
@@ -296,6 +298,8 @@ def run(boot: Mapping[str, Any], engine: int, incarnation: int, journal: Journal
     signal.signal(interrupts.SIGNAL, served.on_interrupt)
     try:
         served.run()
+        # As `_stop` does it: the broker's end and a signal may come together.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except _Stopped:
         logger.info("engine %d stops", engine)
 

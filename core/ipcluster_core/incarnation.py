@@ -24,6 +24,7 @@ __all__ = [
     "find_record",
     "forget",
     "log_path",
+    "older_log",
     "read_record",
     "require_here",
     "resolve",
@@ -45,6 +46,9 @@ _HANDLE_KEYS = ("name", "incarnation", "uid", "store")
 #: How much of a log is quoted when its process failed.
 _TAIL_BYTES = 4096
 _TAIL_LINES = 20
+
+#: Bytes that a line of a log may have on average for a longer tail to be complete.
+_LINE_BYTES = 1000
 
 
 def find_record(store: Store, name: str) -> tuple[Record, int] | None:
@@ -200,13 +204,24 @@ def log_path(folder: str, part: str) -> str:
     return os.path.join(folder, f"{part}.log")
 
 
-def tail_of(path: str, start: int = 0, lines: int = _TAIL_LINES) -> str:
-    """Return the last lines of a log, from byte `start` on; empty when there is no log."""
+def older_log(path: str) -> str:
+    """Return where the older half of a log is: a log that is full begins anew."""
+    return f"{path}.1"
+
+
+def tail_of(path: str, lines: int = _TAIL_LINES) -> str:
+    """Return the last lines of a log; empty when there is no log."""
+    wanted = _TAIL_BYTES if lines <= _TAIL_LINES else lines * _LINE_BYTES
+    data = b""
+    for file in (path, older_log(path)):
+        data = _end_of(file, wanted - len(data)) + data
+    return "\n".join(data.decode(errors="replace").splitlines()[-lines:]) if lines > 0 else ""
+
+
+def _end_of(path: str, length: int) -> bytes:
     try:
         with open(path, "rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(start, end - max(_TAIL_BYTES, lines * 200)))
-            text = file.read().decode(errors="replace")
+            file.seek(max(0, file.seek(0, os.SEEK_END) - length))
+            return file.read()
     except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-lines:]) if lines > 0 else ""
+        return b""

@@ -20,8 +20,8 @@ if __name__ == "__main__":
         os._exit(0)
     os.setsid()
 
-import atexit
 import gc
+import hmac
 import importlib
 import json
 import logging
@@ -35,15 +35,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import interrupts, process
+from .capture import Capture, Captures
 from .errors import ClusterError
-from .incarnation import LOG_FORMAT, forget, log_path, tail_of, update
+from .forking import fork
+from .incarnation import LOG_FORMAT, forget, log_path, secret_of, tail_of, update
 from .interrupts import Why
 from .journal import Journal, make_memory
 from .link import Link, link_pair
+from .logs import PartHandler, open_log, redirect
 from .process import Identity, describe_exit, end_all, identify, liveness
 from .record import ClusterState, Ended, Job, Liveness, Record, title_of, utc_now
 from .segments import folder_of
 from .store import open_store
+from .streaming import Publisher
 
 __all__ = ["Nanny", "main"]
 
@@ -55,6 +59,9 @@ GRACE_SECONDS = 1.0
 #: Seconds after which what could not be ended is given up and named.
 END_SECONDS = 10.0
 
+#: Seconds between two looks at what engines print while they are being ended: one that waits for room would not end.
+_PUMP_SECONDS = 0.02
+
 
 @dataclass(slots=True)
 class _Child:
@@ -62,9 +69,8 @@ class _Child:
 
     name: str
     pid: int
-    log: str
-    log_start: int
     engine: int = -1
+    capture: Capture | None = None
     incarnation: int = 0
     journal: Journal | None = None
     kill_at: float | None = None
@@ -85,6 +91,8 @@ class Nanny:
         self._links: dict[str, Link] = {}
         self._roles: dict[str, Callable[..., None]] = {}
         self._over: Ended | None = None
+        self._publisher = Publisher(self._folder, self._authorize, lambda: self._captures.drain())  # noqa: PLW0108 - made below
+        self._captures = Captures(self._folder, self._publisher.publish)
 
     # life
 
@@ -106,7 +114,9 @@ class Nanny:
             # An import may take long; whoever gives up waiting for it must not wait for its end.
             signal.signal(signal.SIGTERM, _interrupt)
             with suppress(_Interrupted):
-                self._preload()
+                self._look_at_signals(wake_fd)  # of those that came before
+                if self._over is None:
+                    self._preload()
             signal.signal(signal.SIGTERM, _wake_only)
             self._watch(wake_fd)
         except Exception:
@@ -167,12 +177,17 @@ class Nanny:
         poller.register(wake_fd, select.POLLIN)
         for link in self._links.values():
             poller.register(link.fileno(), select.POLLIN)
+        poller.register(self._captures.fileno(), select.POLLIN)
+        poller.register(self._publisher.fileno(), select.POLLIN)
         owner_fd = self._open_owner()
         if owner_fd is not None:
             poller.register(owner_fd, select.POLLIN)
         while self._over is None:
             ready = {fd for fd, _ in poller.poll(self._wait_ms())}
             self._kill_late()
+            self._captures.serve()
+            if self._publisher.fileno() in ready:
+                self._publisher.serve()
             if owner_fd is not None and owner_fd in ready:
                 poller.unregister(owner_fd)
                 self._links["controller"].send({"event": "owner_gone"})
@@ -181,7 +196,7 @@ class Nanny:
                 if link.fileno() in ready:
                     self._on_link(name, link)
             if wake_fd in ready:
-                self._on_signals(os.read(wake_fd, 512))
+                self._look_at_signals(wake_fd)
 
     def _open_owner(self) -> int | None:
         """Return a pidfd of the process whose ``with`` block owns the cluster; None if nobody's does."""
@@ -196,7 +211,11 @@ class Nanny:
         self._links["controller"].send({"event": "owner_gone"})
         return None
 
-    def _on_signals(self, signals: bytes) -> None:
+    def _look_at_signals(self, wake_fd: int) -> None:
+        try:
+            signals = os.read(wake_fd, 512)
+        except BlockingIOError:
+            return
         self._reap()
         for signum in signals:
             if signum in (signal.SIGTERM, signal.SIGINT):
@@ -248,46 +267,19 @@ class Nanny:
     # processes
 
     def _fork(self, name: str, role: Callable[[], None], keep: Iterable[int], engine: int = -1) -> _Child:
-        log = log_path(self._folder, name if engine < 0 else f"{name}-{engine}")
-        start = os.path.getsize(log) if os.path.exists(log) else 0
-        # A signal between fork and reset would reach this process's handlers through the shared wake-up pipe.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        pid = os.fork()
-        if pid == 0:
-            self._become(role, log, set(keep))
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        with suppress(OSError):
-            os.setpgid(pid, pid)
-        child = _Child(name, pid, log, start, engine)
+        capture, out = self._captures.open(engine) if engine >= 0 else (None, open_log(log_path(self._folder, name)))
+        pid = fork(role, out, keep)
+        os.close(out)
+        child = _Child(name, pid, engine, capture)
         self._children[pid] = child
         return child
 
-    @staticmethod
-    def _become(role: Callable[[], None], log: str, kept: set[int]) -> None:
-        """Turn the fork into a part of the cluster; never returns."""
-        code = 1
+    def _authorize(self, shown: bytes) -> bool:
+        """Tell whether a reader of output shows the secret."""
         try:
-            with suppress(OSError):
-                os.setpgid(0, 0)
-            signal.set_wakeup_fd(-1)
-            process.reset_signals()
-            atexit._clear()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - what the nanny registered is not the child's to do
-            process.close_all_but(kept)
-            redirect(log)
-            role()
-            code = 0
-        except SystemExit as error:
-            code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        except BaseException:
-            # The top of this process: whatever it is goes to the log, which the nanny quotes.
-            logger.exception("this process fails")
-        finally:
-            with suppress(BaseException):
-                # Users' hooks count on it, and os._exit runs none.
-                atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
+            return hmac.compare_digest(shown, secret_of(self._store, self._tag).encode())
+        except ClusterError:  # it is gone: so is the cluster, in a moment
+            return False
 
     def _start_engine(self, engine: int, incarnation: int) -> None:
         if self._boot["spec"]["start_method"] == "spawn":
@@ -341,6 +333,8 @@ class Nanny:
 
     def _wait_ms(self) -> float | None:
         times = [child.kill_at for child in self._children.values() if child.kill_at is not None]
+        notice = self._captures.deadline()
+        times += [] if notice is None else [notice]
         return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
 
     def _kill_late(self) -> None:
@@ -364,10 +358,10 @@ class Nanny:
                 self._on_end(child, describe_exit(status))
 
     def _on_end(self, child: _Child, cause: str) -> None:
+        tail = child.capture.finish() if child.capture else tail_of(log_path(self._folder, child.name))
         if self._over is not None:
             return
-        tail = tail_of(child.log, child.log_start)
-        if child.journal is None:
+        if child.journal is None or child.capture is None:
             self._end(f"its {child.name} died ({cause})", "nanny", tail)
             return
         message = {
@@ -386,6 +380,7 @@ class Nanny:
         self._links["broker"].send({**message, "chunks": chunks}, blob)
         # The next incarnation of the engine must find free what this one's children may still hold.
         end_all(self._orphans, grace=0.0, timeout=END_SECONDS)
+        self._captures.close(child.capture)
         self._links["controller"].send(message)
 
     def _orphans(self) -> list[int]:
@@ -411,13 +406,15 @@ class Nanny:
         def engines() -> list[int]:
             return [pid for pid in process.descendants(self._pid) if pid not in parts]
 
-        end_all(engines, grace=GRACE_SECONDS, timeout=END_SECONDS)
+        end_all(engines, grace=GRACE_SECONDS, timeout=END_SECONDS, wait=self._wait_and_pump)
         process.wait_gone([identify(pid) for pid in parts if pid in self._children], GRACE_SECONDS)
         left = end_all(lambda: process.descendants(self._pid), grace=0.0, timeout=END_SECONDS)
         if left:
             ended = ended._replace(reason=f"{ended.reason}; could not be ended: {', '.join(map(str, left))}")
             logger.error("%s: %s", self._title, ended.reason)
         self._reap()
+        self._captures.end()
+        self._publisher.close()
         update(
             self._store,
             self._tag,
@@ -425,6 +422,13 @@ class Nanny:
             lambda record: record.with_state(ClusterState.ENDED, ended=record.ended or ended),
         )
         forget(self._store, self._tag, self._folder)
+
+    def _wait_and_pump(self, alive: list[Identity], timeout: float) -> None:
+        """Wait for processes to end, and let them say what they have to say."""
+        deadline = time.monotonic() + timeout
+        while alive and (remaining := deadline - time.monotonic()) > 0:
+            alive = process.wait_gone(alive, min(_PUMP_SECONDS, remaining))
+            self._captures.serve()
 
 
 class _Interrupted(BaseException):
@@ -447,16 +451,6 @@ def _carries(pid: int, variables: set[bytes]) -> bool:
         return False
 
 
-def redirect(log: str) -> None:
-    """Send standard output and error, of Python and of C, to a log; line by line, so that last words are kept."""
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    os.close(fd)
-    sys.stdout = open(1, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115 - lives on
-    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115 - lives on
-
-
 def main(boot: bytes, ready_fd: int) -> None:
     """Be a head nanny. The end of this process is the end of its cluster."""
     document = json.loads(boot)
@@ -469,8 +463,10 @@ def main(boot: bytes, ready_fd: int) -> None:
             continue
         break
     process.close_input()
-    redirect(log_path(document["folder"], "nanny"))
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
+    log = open_log(log_path(document["folder"], "nanny"))
+    redirect(log)
+    os.close(log)
+    logging.basicConfig(level=logging.INFO, handlers=[PartHandler(sys.stderr)], format=LOG_FORMAT)
     Nanny(document, ready_fd).run()
 
 

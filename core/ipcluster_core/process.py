@@ -227,11 +227,17 @@ def descendants(root: int) -> list[int]:
 
 
 def end_all(
-    find: Callable[[], Iterable[int]], *, grace: float, timeout: float, signum: int = signal.SIGTERM
+    find: Callable[[], Iterable[int]],
+    *,
+    grace: float,
+    timeout: float,
+    signum: int = signal.SIGTERM,
+    wait: Callable[[list[Identity], float], object] = wait_gone,
 ) -> list[Identity]:
     """End whatever `find` finds, itself excluded: `signum`, then SIGKILL after `grace` seconds.
 
-    Looks again until nothing is found, because what is being ended may still fork. Safe to repeat.
+    Looks again until nothing is found, because what is being ended may still fork. Safe to repeat. `wait` is called
+    to wait for processes, and may do other things meanwhile.
 
     Returns
     -------
@@ -253,7 +259,7 @@ def end_all(
                 send_signal(who, signum)
                 signalled.add(who)
         until = start + (timeout if late else min(grace, timeout))
-        wait_gone(alive, max(0.001, min(0.1 if late else grace, until - now)))
+        wait(alive, max(0.001, min(0.1 if late else grace, until - now)))
 
 
 def _alive(pids: Iterable[int]) -> list[Identity]:

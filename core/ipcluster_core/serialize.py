@@ -2,7 +2,8 @@
 
 Plain data and functions of installed packages go through pickle, which is quick. What names other things (classes,
 functions) goes through cloudpickle, with the modules of the user's project shipped by value: the engines need not
-have them. cloudpickle is imported when it is first needed. Large buffers (arrays) travel beside the pickle.
+have them, and one that was edited runs as it is now in the next step. cloudpickle is imported when it is first needed.
+Large buffers (arrays) travel beside the pickle.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ _LONGEST_TEXT = 20_000
 
 #: Largest pickled exception that is carried as an object.
 _LARGEST_EXCEPTION = 1 << 20
+
+#: How pickle begins the text of its error about a module that does not have a name.
+_NO_ATTRIBUTE = "Can't get attribute"
 
 _PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
 
@@ -237,8 +241,43 @@ def _describe(error: BaseException) -> tuple[str, str]:
     return _cut(message), _cut(text)
 
 
+def _explain_import(error: BaseException) -> None:
+    """Add to an error of an import, or of a name that a module here does not have, where this is and how to mend it.
+
+    An ImportError that user code raises with a text of its own is left alone.
+    """
+    if type(error) in (ImportError, ModuleNotFoundError) and getattr(error, "name", None):
+        what = f"module {getattr(error, 'name', None)!r} could not be imported"
+    elif type(error) is AttributeError and str(error).startswith(_NO_ATTRIBUTE):
+        what = "a module does not have the name by which the task refers to it"
+    else:
+        return
+    engine = os.environ.get("IPCLUSTER_ENGINE")
+    where = "this process" if engine is None else f"engine {engine}"
+    text = (
+        f"{error}\n"
+        f"{what} on {where}:\n"
+        f"  Python {sys.version.split()[0]} ({sys.executable})\n"
+        f"  working folder {_working_folder()}\n"
+        f"  sys.path {os.pathsep.join(sys.path)}\n"
+        "To mend it: install it for that interpreter; or create the cluster with python= (an interpreter that has it) "
+        "or cwd= (the folder where it is); or keep the module in the project's own folder, whose modules travel with "
+        "the task. After installing or changing a package, restart the engines: they keep what they have imported."
+    )
+    error.args = (text,)
+    if isinstance(error, ImportError):
+        error.msg = text
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        return f"unknown ({error.strerror})"
+
+
 def dump_exception(error: BaseException) -> bytes:
-    """Pickle an exception so that it arrives whatever it is.
+    """Pickle an exception so that it arrives whatever it is; one of an import says where it was and how to mend it.
 
     The object travels only if it was rebuilt here from its pickle; type name, message and traceback always do.
 
@@ -247,6 +286,7 @@ def dump_exception(error: BaseException) -> bytes:
     bytes
         What `load_exception` reads.
     """
+    _explain_import(error)
     message, text = _describe(error)
     kind = type(error)
     rebuilt: bytes | None = None

@@ -48,6 +48,13 @@ def test_the_scope_runs() -> None:
     assert run_python(scope) == "{0: 6, 1: 6}\n"
 
 
+def test_the_output_of_engines_is_delivered() -> None:
+    """One line of each engine."""
+    (stream,) = (block for block in blocks("python") if 'Cluster("loud"' in block)
+
+    assert sorted(run_python(stream).splitlines()) == ["[engine 0] hello", "[engine 1] hello"]
+
+
 def test_the_shell_session_runs() -> None:
     """Each line of it succeeds, in its order."""
     (session,) = (block for block in blocks("bash") if "ipclusterctl" in block)

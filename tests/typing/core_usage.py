@@ -68,3 +68,5 @@ def working() -> None:
         assert_type(client.run(length, "text"), dict[int, int])
         assert_type(client.options(retries=2, engines=[0]), Client)
         assert_type(client.put([1, 2]), Ref[list[int]])
+        with client.stream_output(lambda engine, line: (engine + 1, line.upper())) as stream:
+            assert_type(stream.flush(timeout=1.0), bool)

@@ -15,6 +15,7 @@ from ipcluster_core.incarnation import (
     find_record,
     forget,
     log_path,
+    older_log,
     read_record,
     require_here,
     resolve,
@@ -338,14 +339,19 @@ def test_a_tail_of_no_lines_is_empty(log: Path) -> None:
     assert tail_of(str(log), lines=0) == ""
 
 
-def test_tail_leaves_out_what_was_there_before(log: Path) -> None:
-    """An earlier life of the engine wrote it."""
-    start = log.stat().st_size
-    with log.open("a") as file:
-        file.write("again\n")
+def test_a_tail_goes_back_into_the_older_half(log: Path) -> None:
+    """A log that was begun anew a moment ago still has its last lines."""
+    log.rename(older_log(str(log)))
+    log.write_text("again\n")
 
-    assert tail_of(str(log), start) == "again"
-    assert tail_of(str(log), start + 100) == ""
+    assert tail_of(str(log), lines=3) == "line 28\nline 29\nagain"
+
+
+def test_a_long_tail_is_complete(log: Path) -> None:
+    """A thousand lines of usual length."""
+    log.write_text("".join(f"{n:500}\n" for n in range(2000)))
+
+    assert [int(line) for line in tail_of(str(log), lines=1000).splitlines()] == list(range(1000, 2000))
 
 
 def test_a_tail_of_very_long_lines_is_cut(log: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import os
 import pickle
 import subprocess
 import sys
@@ -425,3 +426,48 @@ def test_an_exception_of_the_project_comes_back_as_the_same_class(project: Modul
 
     assert type(found) is project.ProjectError
     assert found.y == 2
+
+
+def test_a_module_that_is_missing_is_told_with_the_place_and_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Same type, same name; the text says which engine looked where with which interpreter."""
+    monkeypatch.setenv("IPCLUSTER_ENGINE", "3")
+    error = caught(importlib.import_module, "not_installed_here")
+    found = over_there(error)
+
+    assert isinstance(found, ModuleNotFoundError)
+    assert found.name == "not_installed_here"
+    text = str(found)
+    assert text.startswith(
+        "No module named 'not_installed_here'\nmodule 'not_installed_here' could not be imported on engine 3"
+    )
+    assert f"Python {sys.version.split()[0]} ({sys.executable})" in text
+    assert f"working folder {Path.cwd()}\n" in text
+    assert f"sys.path {os.pathsep.join(sys.path)}\n" in text
+    for cure in ("install it for that interpreter", "python=", "cwd=", "travel with the task", "restart the engines"):
+        assert cure in text
+    assert text in str(found.__cause__)
+
+
+def test_a_name_that_an_installed_module_does_not_have_is_told_alike() -> None:
+    """Engines may hold an older one."""
+    error = caught(load, pickle.dumps(math.sqrt, 5).replace(b"sqrt", b"sqr2"))
+    found = over_there(error)
+
+    assert isinstance(found, AttributeError)
+    assert "a module does not have the name by which the task refers to it on this process" in str(found)
+    assert "After installing or changing a package, restart the engines" in str(found)
+
+
+@pytest.mark.parametrize("error", [ImportError("pip install it"), AttributeError("x"), ImportWarning("x")], ids=repr)
+def test_what_user_code_says_itself_is_left_as_it_is(error: Exception) -> None:
+    """Its own text is enough."""
+    assert over_there(error).args == error.args
+
+
+def caught(call: Callable[..., object], *args: object) -> BaseException:
+    """Return what a call raises."""
+    try:
+        call(*args)
+    except Exception as error:  # noqa: BLE001 - it is what is wanted
+        return error
+    raise AssertionError(f"{call} raised nothing")

@@ -1,0 +1,74 @@
+"""How a nanny makes parts of a cluster of itself: by fork, clean of all that is the nanny's."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from . import process
+from .logs import redirect
+
+__all__ = ["fork"]
+
+logger = logging.getLogger("ipcluster.nanny")
+
+
+def fork(role: Callable[[], None], out: int, keep: Iterable[int]) -> int:
+    """Run `role` in a child: a process group of its own, default signals, no descriptors but those kept.
+
+    Parameters
+    ----------
+    role
+        Its return is the end of the child.
+    out
+        Descriptor for its standard output and error.
+    keep
+        Descriptors that the child needs.
+
+    Returns
+    -------
+    int
+        The child's pid.
+    """
+    # A signal between fork and reset would reach this process's handlers through the shared wake-up pipe.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    pid = os.fork()
+    if pid == 0:
+        _become(role, out, {*keep, out})
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    with suppress(OSError):
+        os.setpgid(pid, pid)
+    return pid
+
+
+def _become(role: Callable[[], None], out: int, kept: set[int]) -> None:
+    """Turn the fork into a part of the cluster; never returns."""
+    code = 1
+    try:
+        with suppress(OSError):
+            os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        process.reset_signals()
+        atexit._clear()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - what the nanny registered is not the child's to do
+        process.close_all_but(kept)
+        redirect(out)
+        os.close(out)
+        role()
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        # The top of this process: whatever it is goes to the log, which the nanny quotes.
+        logger.exception("this process fails")
+    finally:
+        with suppress(BaseException):
+            # Users' hooks count on it, and os._exit runs none.
+            atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
