@@ -1,0 +1,72 @@
+"""Verbs on any number of clusters."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from .. import errors
+from .output import Exit, say, table
+
+if TYPE_CHECKING:
+    from ..manager import ClusterManager
+
+__all__ = ["list_", "manager", "teardown"]
+
+
+def manager(options: argparse.Namespace) -> ClusterManager:
+    """Return the manager of the store that was named."""
+    from ..manager import ClusterManager
+
+    return ClusterManager(options.store)
+
+
+def list_(options: argparse.Namespace) -> int:
+    """List clusters."""
+    found = manager(options).list_sync(dict(options.label), all=options.all)
+    if options.json:
+        from dataclasses import asdict
+
+        print(json.dumps([asdict(summary) for summary in found], indent=2))
+        return Exit.OK
+    rows = [("NAME", "TYPE", "ENGINES", "CREATED", "STATUS", "ENDS")]
+    for one in found:
+        kind = f"{one.backend}/{one.launcher}" if one.backend else "?"
+        status = f"{one.state}: {one.reason}" if one.reason else str(one.state)
+        rows.append((one.name, kind, str(one.engines), one.created, status, one.ends))
+    table(rows)
+    return Exit.OK
+
+
+def teardown(options: argparse.Namespace) -> int:
+    """End clusters, after asking on a terminal."""
+    names = ", ".join(options.names)
+    if not options.yes and sys.stdin.isatty():
+        answer = input(f"End {names}? [y/N] ")
+        if answer.strip().lower() not in ("y", "yes"):
+            say("nothing was ended")
+            return Exit.FAILED
+    worst = Exit.OK
+    for name in options.names:
+        worst = max(worst, _teardown_one(options, name))
+    return worst
+
+
+def _teardown_one(options: argparse.Namespace, name: str) -> Exit:
+    try:
+        report = manager(options).teardown_sync(name, claim=options.claim, force=options.force, timeout=options.timeout)
+    except errors.ClusterNotFound as error:
+        say(str(error))
+        return Exit.NOT_FOUND
+    except errors.ClusterInUse as error:
+        say(str(error))
+        return Exit.IN_USE
+    except errors.ClusterError as error:
+        say(str(error))
+        return Exit.FAILED
+    print(f"{name}: {report.outcome}" + (f" ({report.message})" if report.outcome != "ended" else ""))
+    for left in report.leftovers:
+        say(f"{name}: could not be ended: {left}")
+    return Exit.LEFTOVERS if report.leftovers else Exit.OK
