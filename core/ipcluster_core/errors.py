@@ -15,7 +15,8 @@
     ├── TaskError              a task raised something that cannot be rebuilt here
     ├── VersionMismatch        Python, this package or cloudpickle differ between the parts
     ├── StoreError             the store cannot be reached or holds something unreadable
-    │   └── StoreConflict      somebody else changed the document first
+    │   ├── StoreConflict      somebody else changed the document first
+    │   └── StoreDamaged       a document is there, and is not what this version can read
     └── NotAuthorized          wrong or missing secret
 """
 
@@ -35,6 +36,7 @@ __all__ = [
     "RemoteTraceback",
     "StaleHandle",
     "StoreConflict",
+    "StoreDamaged",
     "StoreError",
     "TaskError",
     "VersionMismatch",
@@ -124,6 +126,10 @@ class StoreError(ClusterError):
 
 class StoreConflict(StoreError):
     """The document changed (or came to be, or went) since it was read."""
+
+
+class StoreDamaged(StoreError):
+    """A document is damaged, half-made or of a newer schema; the store itself can be reached."""
 
 
 class NotAuthorized(ClusterError):

@@ -9,7 +9,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from . import segments
-from .errors import ClusterBroken, ClusterError, ClusterNotFound, NotAuthorized, StaleHandle, StoreConflict, StoreError
+from .errors import (
+    ClusterBroken,
+    ClusterError,
+    ClusterNotFound,
+    NotAuthorized,
+    StaleHandle,
+    StoreConflict,
+    StoreDamaged,
+    StoreError,
+)
 from .process import Identity, is_here
 from .record import ClusterState, Record, secret_key_of, title_of
 from .store import Store, open_store
@@ -50,8 +59,11 @@ _TAIL_LINES = 20
 
 
 def find_record(store: Store, name: str) -> tuple[Record, int] | None:
-    """Return a name's record and its version, None when there is none; StoreError if it is damaged."""
-    document = store.read("record", name)
+    """Return a name's record and its version, None when there is none; StoreDamaged if it cannot be read."""
+    try:
+        document = store.read("record", name)
+    except StoreDamaged as error:
+        raise StoreDamaged(f"the record of cluster {name!r} is damaged ({error}): tear it down to clean up") from error
     return None if document is None else (Record.from_dict(document.value), document.version)
 
 
@@ -67,7 +79,7 @@ def read_record(store: Store, name: str) -> Record:
     ------
     ClusterNotFound
         There is none.
-    StoreError
+    StoreDamaged
         It is damaged or of a newer schema.
     """
     found = find_record(store, name)
@@ -181,7 +193,10 @@ def secret_of(store: Store, tag: str) -> str:
         raise NotAuthorized(f"the secret of {title_of(tag)} cannot be read: {error}") from error
     if document is None:
         raise NotAuthorized(f"the secret of {title_of(tag)} is not in {store.url}: the cluster has ended")
-    return str(document.value["key"])
+    key = document.value.get("key")
+    if not isinstance(key, str):
+        raise NotAuthorized(f"the secret of {title_of(tag)} in {store.url} is damaged: tear the cluster down")
+    return key
 
 
 def forget(store: Store, tag: str, folder: str) -> None:
@@ -190,11 +205,8 @@ def forget(store: Store, tag: str, folder: str) -> None:
 
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(segments.folder_of(tag.rpartition("/")[2]), ignore_errors=True)
-    key = secret_key_of(tag)
-    with suppress(StoreError):  # removed by somebody else, or damaged: then it opens nothing any more
-        document = store.read("secret", key)
-        if document is not None:
-            store.delete("secret", key, document.version)
+    with suppress(StoreError):  # it cannot be reached: whoever ends a cluster goes on
+        store.discard("secret", secret_key_of(tag))
 
 
 def endpoint(folder: str, name: str) -> tuple[str, int | None]:
