@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .ending import TeardownReport
     from .handle import ClusterHandle
     from .manager import ClusterManager, ClusterSummary
+    from .reaping import ReapResult
     from .record import ClusterState
     from .refs import Ref
     from .spec import ClusterSpec, EngineSpec, SpecFields
@@ -35,6 +36,7 @@ __all__ = [
     "ClusterSummary",
     "EngineSpec",
     "EngineStatus",
+    "ReapResult",
     "Ref",
     "SpecFields",
     "Store",
@@ -54,6 +56,7 @@ _WHERE = {
     "ClusterSummary": "manager",
     "EngineSpec": "spec",
     "EngineStatus": "status",
+    "ReapResult": "reaping",
     "Ref": "refs",
     "SpecFields": "spec",
     "Store": "store",

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import segments
 from .errors import (
@@ -28,12 +28,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOG_FORMAT",
+    "MARK",
     "TASK",
+    "Reference",
     "endpoint",
     "find_record",
     "forget",
     "log_path",
+    "make_folder",
+    "note",
     "read_record",
+    "refer",
     "require_here",
     "resolve",
     "secret_of",
@@ -49,6 +54,9 @@ LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
 #: What is needed of a handle to find its cluster.
 _HANDLE_KEYS = ("name", "incarnation", "uid", "store")
+
+#: Name of the file in an incarnation's folder that says whose it is: tag and store, a line each.
+MARK = "tag"
 
 #: Longest path that fits a sockaddr_un with its final NUL, less what zmq may add (unix(7)).
 _LONGEST = 100
@@ -88,20 +96,29 @@ def read_record(store: Store, name: str) -> Record:
     return found[0]
 
 
-def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store | None) -> tuple[Store, Record]:
-    """Find a cluster given by name, handle, dict or JSON.
+class Reference(NamedTuple):
+    """What somebody calls a cluster: its name, and which incarnation of it if that was said."""
+
+    name: str
+    incarnation: int | None = None
+    uid: str | None = None
+
+    @property
+    def tag(self) -> str | None:
+        """What marks the processes of that incarnation; None when none was said."""
+        return None if self.uid is None else f"{self.name}/{self.incarnation}/{self.uid}"
+
+
+def refer(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store | None) -> tuple[Store, Reference]:
+    """Understand a name, handle, dict or JSON.
 
     Returns
     -------
     tuple
-        Its store and its record.
+        The store that is meant, and who is meant; neither is looked at.
 
     Raises
     ------
-    ClusterNotFound
-        There is no such record.
-    StaleHandle
-        The handle is of another incarnation.
     ClusterError
         The handle is of a newer schema.
     TypeError
@@ -119,7 +136,7 @@ def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store
             raise ValueError(f"this is not the JSON of a handle: {error}") from error
     if isinstance(text, str):
         opened = store if store is not None and not isinstance(store, str) else open_store(store)
-        return opened, read_record(opened, text)
+        return opened, Reference(text)
     if not isinstance(text, Mapping):
         raise TypeError(f"a cluster is given by name, handle, dict or JSON, not by {type(cluster).__name__}")
     if text.get("schema") != 1:
@@ -128,10 +145,31 @@ def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store
     if missing:
         raise ValueError(f"this is not a handle: it has no {', '.join(missing)}")
     opened = store if store is not None and not isinstance(store, str) else open_store(store or text["store"])
-    record = read_record(opened, text["name"])
-    if record.uid != text["uid"]:
+    return opened, Reference(text["name"], text["incarnation"], text["uid"])
+
+
+def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store | None) -> tuple[Store, Record]:
+    """Find a cluster given by name, handle, dict or JSON.
+
+    Returns
+    -------
+    tuple
+        Its store and its record.
+
+    Raises
+    ------
+    ClusterNotFound
+        There is no such record.
+    StaleHandle
+        The handle is of another incarnation.
+    ClusterError, TypeError, ValueError
+        As for `refer`.
+    """
+    opened, reference = refer(cluster, store)
+    record = read_record(opened, reference.name)
+    if reference.uid not in (None, record.uid):
         raise StaleHandle(
-            f"the handle is of cluster {text['name']!r} #{text['incarnation']}, which is over; "
+            f"the handle is of cluster {reference.name!r} #{reference.incarnation}, which is over; "
             f"that name now belongs to #{record.incarnation} ({record.state})"
         )
     return opened, record
@@ -158,6 +196,16 @@ def update(store: Store, tag: str, change: Callable[[Record], Record | None]) ->
         with suppress(StoreConflict):
             store.swap("record", changed.name, changed.to_dict(), found[1])
             return changed
+
+
+def note(store: Store, tag: str, change: Callable[[Record], Record | None]) -> None:
+    """Change a record as `update` does, but go on when the store fails: what is being ended must end all the same."""
+    try:
+        update(store, tag, change)
+    except StoreError:
+        import logging  # what runs a step's tasks never comes here, and starts without it
+
+        logging.getLogger(__name__).exception("the record of %s cannot be changed", title_of(tag))
 
 
 def require_here(record: Record) -> None:
@@ -197,6 +245,17 @@ def secret_of(store: Store, tag: str) -> str:
     if not isinstance(key, str):
         raise NotAuthorized(f"the secret of {title_of(tag)} in {store.url} is damaged: tear the cluster down")
     return key
+
+
+def make_folder(store: Store, tag: str, folder: str) -> None:
+    """Make an incarnation's folder, for its user only, and mark it, so that it can be found without a record."""
+    parent = os.path.dirname(folder)
+    for path in (parent, folder):
+        os.makedirs(path, exist_ok=True)
+        os.chmod(path, 0o700)
+    with open(os.path.join(folder, MARK), "w") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(f"{tag}\n{store.url}\n")
 
 
 def forget(store: Store, tag: str, folder: str) -> None:

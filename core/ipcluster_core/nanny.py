@@ -36,7 +36,7 @@ from typing import Any
 
 from . import process
 from .errors import ClusterError
-from .incarnation import LOG_FORMAT, forget, log_path, tail_of, update
+from .incarnation import LOG_FORMAT, forget, log_path, note, tail_of, update
 from .journal import Journal, make_memory
 from .link import Link, link_pair
 from .process import Identity, describe_exit, end_all, identify, liveness
@@ -407,7 +407,7 @@ class Nanny:
             ended = ended._replace(reason=f"{ended.reason}; could not be ended: {', '.join(map(str, left))}")
             logger.error("%s: %s", self._title, ended.reason)
         self._reap()
-        update(
+        note(
             self._store,
             self._tag,
             # Whoever ends it by force has said why before.

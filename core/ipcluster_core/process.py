@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 from .record import Liveness
 
 __all__ = [
+    "STORE_VARIABLE",
     "TAG_VARIABLE",
     "Identity",
+    "Tagged",
     "children",
     "close_all_but",
     "close_input",
@@ -33,11 +35,15 @@ __all__ = [
     "reset_signals",
     "send_signal",
     "tagged",
+    "tagged_processes",
     "wait_gone",
 ]
 
 #: Environment variable that every process of a cluster carries: ``name/incarnation/uid``.
 TAG_VARIABLE = "IPCLUSTER_TAG"
+
+#: Environment variable with the URL of a cluster's store: every process of the cluster carries it too.
+STORE_VARIABLE = "IPCLUSTER_STORE"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -195,6 +201,41 @@ def tagged(tag: str) -> list[int]:
     """
     variable = f"{TAG_VARIABLE}={tag}".encode()
     return [pid for pid in _pids() if variable in _environment(pid)]
+
+
+class Tagged(NamedTuple):
+    """A process of a cluster: its pid, and the tag and the store's URL in its environment."""
+
+    pid: int
+    tag: str
+    store: str
+
+
+def tagged_processes() -> Iterator[Tagged]:
+    """Yield the processes of all clusters, as far as they can be read and are in this PID namespace; never this one.
+
+    A process of another namespace may name a folder of another file system, so nobody here may judge it.
+
+    Yields
+    ------
+    Tagged
+        Forked children count too, see `tagged`.
+    """
+    here = _here()[2]
+    for pid in _pids():
+        variables = dict(entry.partition(b"=")[::2] for entry in _environment(pid))
+        tag, store = (
+            variables.get(key.encode(), b"").decode(errors="replace") for key in (TAG_VARIABLE, STORE_VARIABLE)
+        )
+        if tag and store and pid != os.getpid() and _namespace(pid) == here:
+            yield Tagged(pid, tag, store)
+
+
+def _namespace(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
 
 
 def _environment(pid: int) -> list[bytes]:

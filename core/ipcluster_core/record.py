@@ -25,6 +25,7 @@ __all__ = [
     "Liveness",
     "Record",
     "check_name",
+    "seconds_since",
     "secret_key_of",
     "title_of",
     "utc_now",
@@ -81,6 +82,16 @@ LIVING = frozenset({ClusterState.CREATING, ClusterState.RUNNING})
 def utc_now() -> str:
     """Return the time as a record keeps it: UTC, ISO 8601, whole seconds, ``Z``."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def seconds_since(stamp: str, now: float) -> float | None:
+    """Return the seconds from a time in a record to `now` (as `time.time` has it); None when it is no time."""
+    from datetime import datetime
+
+    try:
+        return now - datetime.fromisoformat(stamp).timestamp()
+    except ValueError:
+        return None
 
 
 def title_of(tag: str) -> str:

@@ -13,7 +13,7 @@ from .output import Exit, say, table
 if TYPE_CHECKING:
     from ..manager import ClusterManager
 
-__all__ = ["list_", "manager", "teardown"]
+__all__ = ["list_", "manager", "reap", "teardown"]
 
 
 def manager(options: argparse.Namespace) -> ClusterManager:
@@ -66,7 +66,34 @@ def _teardown_one(options: argparse.Namespace, name: str) -> Exit:
     except errors.ClusterError as error:
         say(str(error))
         return Exit.FAILED
-    print(f"{name}: {report.outcome}" + (f" ({report.message})" if report.outcome != "ended" else ""))
+    plain = report.outcome == "ended" and not report.cured
+    print(f"{name}: {report.outcome}" + ("" if plain else f" ({report.message})"))
     for left in report.leftovers:
         say(f"{name}: could not be ended: {left}")
     return Exit.LEFTOVERS if report.leftovers else Exit.OK
+
+
+def reap(options: argparse.Namespace) -> int:
+    """End what nobody needs any more."""
+    results = manager(options).reap_sync(
+        options.max_age,
+        options.idle_for,
+        dict(options.label),
+        broken=not options.no_broken,
+        dry_run=options.dry_run,
+        timeout=options.timeout,
+    )
+    if options.json:
+        from dataclasses import asdict
+
+        print(json.dumps([asdict(result) for result in results], indent=2))
+    else:
+        for one in results:
+            number = f" #{one.incarnation}" if one.incarnation else ""
+            print(f"{one.name}{number}: {one.outcome} ({one.why})")
+    for one in results:
+        for left in one.leftovers:
+            say(f"{one.name}: could not be ended: {left}")
+    if any(one.leftovers for one in results):
+        return Exit.LEFTOVERS
+    return Exit.FAILED if any(one.outcome.startswith("failed") for one in results) else Exit.OK

@@ -63,6 +63,21 @@ def _limit(text: str) -> float | str:
     return "none" if text.lower() == "none" else float(text)
 
 
+_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _duration(text: str) -> float:
+    """Read seconds from ``90``, ``90s``, ``15m``, ``2h`` or ``1d``."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNIT_SECONDS else (text, "s")
+    try:
+        seconds = float(number) * _UNIT_SECONDS[unit]
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: use 90, 90s, 15m, 2h or 1d")
+    return seconds
+
+
 # the verbs and their arguments
 
 
@@ -144,6 +159,16 @@ _TEARDOWN = (
     _timeout(30.0),
 )
 
+_REAP = (
+    _arg("--idle-for", type=_duration, metavar="TIME", help="end those idle for so long: 90, 90s, 15m, 2h, 1d"),
+    _arg("--max-age", type=_duration, metavar="TIME", help="end those created so long ago"),
+    _LABELS,
+    _arg("--no-broken", action="store_true", help="leave broken ones and processes without a record alone"),
+    _arg("--dry-run", action="store_true", help="only say what would be ended"),
+    _JSON,
+    _timeout(30.0),
+)
+
 #: Each verb: its names, what it does, what it is for, its arguments.
 _VERBS: tuple[tuple[str, _Verb, str, tuple[_Argument, ...]], ...] = (
     ("create", single.create, "Create a cluster that outlives this command, or attach to it.", _CREATE),
@@ -155,6 +180,7 @@ _VERBS: tuple[tuple[str, _Verb, str, tuple[_Argument, ...]], ...] = (
     ("run", single.run, "Run module:function, or a command given after --, on an engine.", _RUN),
     ("logs", single.logs, "Show what the parts of a cluster wrote.", _LOGS),
     ("handle", single.handle, "Print the handle as JSON.", (_NAME,)),
+    ("reap", many.reap, "End idle, old and broken clusters, and what is left of some; claims do not protect.", _REAP),
     ("teardown delete", many.teardown, "End clusters. Repeating it is no error.", _TEARDOWN),
 )
 

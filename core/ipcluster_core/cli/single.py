@@ -77,7 +77,7 @@ def _find(options: argparse.Namespace) -> ClusterStatus:
     """Return a status, of an ended or broken cluster too."""
     try:
         return _connect(options).status_sync()
-    except (errors.ClusterEnded, errors.ClusterBroken) as error:
+    except (errors.ClusterEnded, errors.ClusterBroken, errors.StoreDamaged) as error:
         from ..status import ClusterStatus
 
         summary = manager(options).get_sync(options.name)
