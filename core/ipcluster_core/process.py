@@ -223,12 +223,16 @@ def tagged_processes() -> Iterator[Tagged]:
     """
     here = _here()[2]
     for pid in _pids():
-        variables = dict(entry.partition(b"=")[::2] for entry in _environment(pid))
-        tag, store = (
-            variables.get(key.encode(), b"").decode(errors="replace") for key in (TAG_VARIABLE, STORE_VARIABLE)
-        )
+        environment = _environment(pid)
+        tag, store = _value(environment, TAG_VARIABLE), _value(environment, STORE_VARIABLE)
         if tag and store and pid != os.getpid() and _namespace(pid) == here:
             yield Tagged(pid, tag, store)
+
+
+def _value(environment: list[bytes], variable: str) -> str:
+    prefix = f"{variable}=".encode()
+    found = next((entry for entry in environment if entry.startswith(prefix)), prefix)
+    return found.removeprefix(prefix).decode(errors="replace")
 
 
 def _namespace(pid: int) -> str:

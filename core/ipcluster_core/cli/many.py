@@ -13,7 +13,7 @@ from .output import Exit, say, table
 if TYPE_CHECKING:
     from ..manager import ClusterManager
 
-__all__ = ["list_", "manager", "reap", "teardown"]
+__all__ = ["doctor", "list_", "manager", "reap", "teardown"]
 
 
 def manager(options: argparse.Namespace) -> ClusterManager:
@@ -97,3 +97,16 @@ def reap(options: argparse.Namespace) -> int:
     if any(one.leftovers for one in results):
         return Exit.LEFTOVERS
     return Exit.FAILED if any(one.outcome.startswith("failed") for one in results) else Exit.OK
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Examine store, host and clusters."""
+    from ..doctor import Level, examine
+
+    findings = examine(options.store)
+    if options.json:
+        print(json.dumps([finding._asdict() for finding in findings], indent=2))
+    else:
+        for one in findings:
+            print(f"{one.level:<8} {one.check}: {one.text}" + (f"\n         -> {one.cure}" if one.cure else ""))
+    return Exit.FAILED if any(one.level is Level.FAILED for one in findings) else Exit.OK

@@ -182,6 +182,7 @@ _VERBS: tuple[tuple[str, _Verb, str, tuple[_Argument, ...]], ...] = (
     ("handle", single.handle, "Print the handle as JSON.", (_NAME,)),
     ("reap", many.reap, "End idle, old and broken clusters, and what is left of some; claims do not protect.", _REAP),
     ("teardown delete", many.teardown, "End clusters. Repeating it is no error.", _TEARDOWN),
+    ("doctor", many.doctor, "Examine store, host and clusters, and say what to do.", (_JSON,)),
 )
 
 

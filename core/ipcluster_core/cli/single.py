@@ -77,11 +77,13 @@ def _find(options: argparse.Namespace) -> ClusterStatus:
     """Return a status, of an ended or broken cluster too."""
     try:
         return _connect(options).status_sync()
-    except (errors.ClusterEnded, errors.ClusterBroken, errors.StoreDamaged) as error:
+    except (errors.ClusterEnded, errors.ClusterBroken, errors.ClusterNotFound, errors.StoreDamaged) as error:
         from ..status import ClusterStatus
 
         summary = manager(options).get_sync(options.name)
-        return ClusterStatus(summary.name, summary.incarnation, summary.state, reasons=(str(error),))
+        # Not found, and yet there: processes without a record.
+        reason = summary.reason if isinstance(error, errors.ClusterNotFound) else str(error)
+        return ClusterStatus(summary.name, summary.incarnation, summary.state, reasons=(reason,))
 
 
 def status(options: argparse.Namespace) -> int:
