@@ -14,12 +14,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from .ending import TeardownReport, this_process
-from .errors import ClusterInUse, StoreConflict, StoreDamaged
-from .incarnation import Reference, find_record, forget
+from .errors import ClusterBroken, ClusterInUse, StoreConflict, StoreDamaged
+from .incarnation import Reference, forget
 from .process import end_all
 from .record import SCHEMA, ClusterState, Ended, Record, utc_now
 from .store import Store
-from .strays import Stray, folders_of, incarnation_of, is_tag, pids_text, processes_of, uid_of
+from .strays import Folder, Stray, folders_of, incarnation_of, is_tag, pids_text, processes_of, uid_of
 
 __all__ = ["cure_record", "cure_strays", "is_newer"]
 
@@ -54,7 +54,14 @@ def is_newer(store: Store, name: str) -> bool:
 
 
 async def cure_record(
-    store: Store, who: Reference, *, claim: str | None, force: bool, timeout: float, reason: str = "torn down"
+    store: Store,
+    who: Reference,
+    *,
+    claim: str | None,
+    force: bool,
+    timeout: float,
+    reason: str = "torn down",
+    elsewhere: bool | None = None,
 ) -> TeardownReport:
     """End a cluster whose record cannot be read, and put one that says so in its place.
 
@@ -68,6 +75,8 @@ async def cure_record(
         Seconds.
     reason
         Why it ended.
+    elsewhere
+        Do it although another host may run it; default: as `force` says.
 
     Returns
     -------
@@ -78,6 +87,8 @@ async def cure_record(
     ------
     ClusterInUse
         Its record names claims of others, and `force` is not set.
+    ClusterBroken
+        Another host may run it.
     """
     salvage = await asyncio.to_thread(_salvage, store, who.name)
     others = salvage.claims - {claim}
@@ -86,11 +97,19 @@ async def cure_record(
             f"cluster {who.name!r}, whose record cannot be read by this version, is in use by: "
             f"{', '.join(sorted(others))}; use force to end it for them"
         )
-    return await asyncio.to_thread(_cure_record, store, who, salvage, timeout, reason)
+    folders = await asyncio.to_thread(folders_of, store, who.name)
+    hosts = {folder.host for tag, folder in folders.items() if who.tag in (None, tag)} - {os.uname().nodename}
+    if hosts and not (force if elsewhere is None else elsewhere):
+        raise ClusterBroken(
+            f"the record of cluster {who.name!r} cannot be read, and its folder is of another host "
+            f"({', '.join(sorted(hosts))}): tear it down there, or use force if that host is gone"
+        )
+    return await asyncio.to_thread(_cure_record, store, who, salvage, folders, timeout, reason)
 
 
-def _cure_record(store: Store, who: Reference, salvage: _Salvage, timeout: float, reason: str) -> TeardownReport:
-    folders = {tag: folder for tag, folder in folders_of(store).items() if tag.startswith(f"{who.name}/")}
+def _cure_record(  # noqa: PLR0917 - all of what is known, handed to a thread
+    store: Store, who: Reference, salvage: _Salvage, folders: Mapping[str, Folder], timeout: float, reason: str
+) -> TeardownReport:
     salvaged = () if salvage.tag is None else (salvage.tag,)
     known = {*processes_of(store, who.name), *folders, *salvaged}
     mine = known if who.tag is None else {who.tag}
@@ -107,7 +126,7 @@ def _cure_record(store: Store, who: Reference, salvage: _Salvage, timeout: float
 
 
 def _end(
-    store: Store, name: str, tags: Collection[str], folders: Mapping[str, str], timeout: float
+    store: Store, name: str, tags: Collection[str], folders: Mapping[str, Folder], timeout: float
 ) -> tuple[str, list[str]]:
     """End the processes that carry tags and remove what belongs to them; say what was found, and what is left."""
 
@@ -118,7 +137,7 @@ def _end(
     left = [str(who) for who in end_all(pids, grace=min(_GRACE_SECONDS, timeout / 2), timeout=timeout)]
     said = [f"ended {pids_text(before)}" if before else "none of its processes was found"]
     for tag in sorted(tags):
-        folder = folders.get(tag, store.run_folder(uid_of(tag)))
+        folder = folders[tag].path if tag in folders else store.run_folder(uid_of(tag))
         found = os.path.lexists(folder)
         forget(store, tag, folder)
         if os.path.lexists(folder):
@@ -130,15 +149,27 @@ def _end(
 
 def _bury(store: Store, name: str, tags: Collection[str], reason: str) -> None:
     """Put a record that says how a name ended in the place of one that cannot be read, or of none."""
-    with suppress(StoreDamaged):
-        if find_record(store, name) is not None:
-            return  # somebody else has cured it meanwhile
-    store.discard("record", name)
     last = max(tags, key=incarnation_of, default=f"{name}/1/{secrets.token_hex(6)}")
     ended = Ended(reason, utc_now(), this_process())
     record = Record(name, incarnation_of(last), uid_of(last), ClusterState.ENDED, created=ended.at, ended=ended)
-    with suppress(StoreConflict):  # as above
-        store.create("record", name, record.to_dict())
+    with suppress(StoreConflict):  # somebody else has cured it meanwhile
+        try:
+            document = store.read("record", name)
+        except StoreDamaged:
+            store.discard("record", name)
+            document = None
+        if document is None:
+            store.create("record", name, record.to_dict())
+        elif not _is_readable(document.value):
+            store.swap("record", name, record.to_dict(), document.version)
+
+
+def _is_readable(value: Mapping[str, Any]) -> bool:
+    try:
+        Record.from_dict(value)
+    except StoreDamaged:
+        return False
+    return True
 
 
 async def cure_strays(
@@ -157,8 +188,8 @@ async def cure_strays(
 def _cure_strays(store: Store, strays: Collection[Stray], timeout: float, reason: str) -> TeardownReport:
     (name,) = {stray.name for stray in strays}
     tags = {stray.tag for stray in strays}
-    found, left = _end(store, name, tags, folders_of(store), timeout)
-    if find_record(store, name) is None:
+    found, left = _end(store, name, tags, folders_of(store, name), timeout)
+    if store.read("record", name) is None:
         _bury(store, name, tags, f"{reason}; it had no record; {found}")
     message = "; ".join([f"cluster {name!r} had {stray.reason}" for stray in strays] + [found])
     return TeardownReport(name, "ended", message, tuple(left), cured=True)

@@ -55,7 +55,7 @@ LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 #: What is needed of a handle to find its cluster.
 _HANDLE_KEYS = ("name", "incarnation", "uid", "store")
 
-#: Name of the file in an incarnation's folder that says whose it is: tag and store, a line each.
+#: Name of the file in an incarnation's folder that says whose it is: tag, store and host, a line each.
 MARK = "tag"
 
 #: Longest path that fits a sockaddr_un with its final NUL, less what zmq may add (unix(7)).
@@ -255,7 +255,7 @@ def make_folder(store: Store, tag: str, folder: str) -> None:
         os.chmod(path, 0o700)
     with open(os.path.join(folder, MARK), "w") as file:
         os.fchmod(file.fileno(), 0o600)
-        file.write(f"{tag}\n{store.url}\n")
+        file.write(f"{tag}\n{store.url}\n{os.uname().nodename}\n")
 
 
 def forget(store: Store, tag: str, folder: str) -> None:
@@ -265,7 +265,17 @@ def forget(store: Store, tag: str, folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(segments.folder_of(tag.rpartition("/")[2]), ignore_errors=True)
     with suppress(StoreError):  # it cannot be reached: whoever ends a cluster goes on
-        store.discard("secret", secret_key_of(tag))
+        if not _has_passed_on(store, tag):
+            store.discard("secret", secret_key_of(tag))
+
+
+def _has_passed_on(store: Store, tag: str) -> bool:
+    """Tell whether an incarnation's number, and so the key of its secret, is another one's: its record was removed."""
+    try:
+        found = find_record(store, tag.partition("/")[0])
+    except StoreDamaged:
+        return False
+    return found is not None and found[0].tag != tag and found[0].secret == secret_key_of(tag)
 
 
 def endpoint(folder: str, name: str) -> tuple[str, int | None]:

@@ -180,6 +180,8 @@ class ClusterManager:
             There never was a cluster of that name, and nothing of that name lives.
         ClusterInUse
             Others hold claims, none was given, and `force` is not set.
+        ClusterBroken
+            It runs on another host and does not answer from here; or may run there, and its record cannot be read.
         """
         store, who = refer(cluster, self._store if isinstance(cluster, str) else None)
         try:

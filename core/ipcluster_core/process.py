@@ -212,9 +212,10 @@ class Tagged(NamedTuple):
 
 
 def tagged_processes() -> Iterator[Tagged]:
-    """Yield the processes of all clusters, as far as they can be read and are in this PID namespace; never this one.
+    """Yield this user's processes of all clusters, as far as they are in this PID namespace; never this one.
 
-    A process of another namespace may name a folder of another file system, so nobody here may judge it.
+    A process of another namespace may name a folder of another file system, so nobody here may judge it; one of
+    another user may say what it likes.
 
     Yields
     ------
@@ -225,7 +226,7 @@ def tagged_processes() -> Iterator[Tagged]:
     for pid in _pids():
         environment = _environment(pid)
         tag, store = _value(environment, TAG_VARIABLE), _value(environment, STORE_VARIABLE)
-        if tag and store and pid != os.getpid() and _namespace(pid) == here:
+        if tag and store and pid != os.getpid() and _is_mine(pid) and _namespace(pid) == here:
             yield Tagged(pid, tag, store)
 
 
@@ -233,6 +234,13 @@ def _value(environment: list[bytes], variable: str) -> str:
     prefix = f"{variable}=".encode()
     found = next((entry for entry in environment if entry.startswith(prefix)), prefix)
     return found.removeprefix(prefix).decode(errors="replace")
+
+
+def _is_mine(pid: int) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def _namespace(pid: int) -> str:

@@ -202,8 +202,9 @@ async def _end(store: Store, case: _Case, rules: Rules, timeout: float) -> Teard
     if case.stray is not None:
         return await cure_strays(store, [case.stray], timeout=timeout, reason=reason)
     if case.record is None:
-        who = Reference(case.name)
-        return await cure_record(store, who, claim=None, force=True, timeout=timeout, reason="reaped")
+        return await cure_record(
+            store, Reference(case.name), claim=None, force=True, timeout=timeout, reason="reaped", elsewhere=False
+        )
     by, job = ending.this_process(), case.record.head
     if case.rule is Rule.IDLE and job is not None:
         await ending.ask_to_end(store, case.record, job, reason=reason, by=by, timeout=timeout, idle_for=rules.idle_for)

@@ -22,6 +22,7 @@ from .record import ClusterState, Record, seconds_since
 from .store import Store
 
 __all__ = [
+    "Folder",
     "Stray",
     "find_strays",
     "folders_of",
@@ -54,6 +55,13 @@ class Stray(NamedTuple):
     def name(self) -> str:
         """Name of the cluster that they were of."""
         return self.tag.partition("/")[0]
+
+
+class Folder(NamedTuple):
+    """The folder of an incarnation, and the host that made it."""
+
+    path: str
+    host: str
 
 
 def is_tag(text: str) -> bool:
@@ -89,21 +97,21 @@ def _place(url: str) -> str:
     return f"file:{os.path.realpath(path)}" if scheme == "file" else url
 
 
-def folders_of(store: Store) -> dict[str, str]:
-    """Return the folders of a store's incarnations on this host, by tag."""
+def folders_of(store: Store, name: str) -> dict[str, Folder]:
+    """Return the folders of a name's incarnations that can be seen from here, by tag."""
     parent, pattern = os.path.split(store.run_folder("*"))
-    return dict(_marked(store, parent, pattern))
+    return {tag: folder for tag, folder in _marked(store, parent, pattern) if tag.startswith(f"{name}/")}
 
 
-def _marked(store: Store, parent: str, pattern: str) -> Iterator[tuple[str, str]]:
+def _marked(store: Store, parent: str, pattern: str) -> Iterator[tuple[str, Folder]]:
     names: list[str] = []
     with suppress(OSError):
         names = [name for name in os.listdir(parent) if fnmatchcase(name, pattern)]
     for folder in (os.path.join(parent, name) for name in names):
         with suppress(OSError, ValueError), open(os.path.join(folder, MARK)) as file:
-            tag, url = file.read().splitlines()
+            tag, url, host = file.read().splitlines()
             if is_tag(tag) and _place(url) == _place(store.url) and os.fstat(file.fileno()).st_uid == os.geteuid():
-                yield tag, folder
+                yield tag, Folder(folder, host)
 
 
 def find_strays(store: Store, name: str | None = None, *, now: float | None = None) -> list[Stray]:

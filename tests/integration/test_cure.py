@@ -14,6 +14,7 @@ import pytest
 
 import steps
 from ipcluster_core import Client, Cluster, ClusterManager, ClusterState, errors, open_store
+from ipcluster_core.incarnation import MARK, make_folder
 from ipcluster_core.process import STORE_VARIABLE, TAG_VARIABLE, identify
 from ipcluster_core.segments import folder_of
 from ipcluster_core.strays import find_strays
@@ -215,6 +216,52 @@ def test_processes_of_an_earlier_incarnation_are_ended_with_the_name(
     assert (report.outcome, report.cured) == ("ended", True)
     assert left.wait(5) == -signal.SIGTERM
     assert steps.record_of("sick").incarnation == 1
+
+
+def test_a_secret_of_a_later_incarnation_with_the_same_number_is_kept(
+    cluster: Cluster, stranger: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was emptied by hand, so the numbers began again while old processes lived."""
+    left = stranger("sick/1/c0ffee", open_store().url)
+    monkeypatch.setattr("ipcluster_core.strays.PARTING_SECONDS", -1.0)
+    steps.wait_until(lambda: find_strays(open_store()))
+    (result,) = ClusterManager().reap_sync()
+
+    assert (result.name, result.incarnation, result.outcome) == ("sick", 1, "ended")
+    assert left.wait(5) == -signal.SIGTERM
+    assert cluster.status_sync().state is ClusterState.RUNNING
+
+
+def test_a_cluster_that_another_host_may_run_is_not_cured_from_here() -> None:
+    """Neither by reap; force does it, when that host is gone."""
+    store = open_store()
+    store.create("record", "far", {"schema": 1})
+    folder = Path(store.run_folder("c0ffee"))
+    make_folder(store, "far/4/c0ffee", str(folder))
+    mark = folder / MARK
+    mark.write_text(mark.read_text().replace(f"\n{os.uname().nodename}\n", "\nfaraway\n"))
+
+    with pytest.raises(errors.ClusterBroken, match=r"its folder is of another host \(faraway\): tear it down there"):
+        ClusterManager().teardown_sync("far")
+    (result,) = ClusterManager().reap_sync()
+    assert result.outcome.startswith("failed: the record of cluster 'far' cannot be read, and its folder is of another")
+    assert folder.exists()
+    assert ClusterManager().teardown_sync("far", force=True).outcome == "ended"
+    assert not folder.exists()
+    assert steps.record_of("far").incarnation == 4
+
+
+def test_of_four_concurrent_teardowns_of_a_damaged_cluster_none_fails(cluster: Cluster) -> None:
+    """It is gone once, and its record is one that can be read."""
+    document_of("sick").write_text("{")
+    code = "from ipcluster_core import ClusterManager; print(ClusterManager().teardown_sync('sick').outcome)"
+    enders = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    outcomes = [ender.communicate(timeout=60)[0].strip() for ender in enders]
+
+    assert set(outcomes) <= {"ended", "already gone"}
+    assert [ender.returncode for ender in enders] == [0, 0, 0, 0]
+    assert steps.living("sick") == []
+    assert steps.record_of("sick").state is ClusterState.ENDED
 
 
 def test_a_stray_that_ignores_sigterm_is_killed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from ipcluster_core.incarnation import MARK, make_folder
 from ipcluster_core.record import ClusterState, Ended, Record, utc_now
 from ipcluster_core.store import open_store
-from ipcluster_core.strays import PARTING_SECONDS, folders_of, incarnation_of, is_tag, judge, pids_text, uid_of
+from ipcluster_core.strays import PARTING_SECONDS, Folder, folders_of, incarnation_of, is_tag, judge, pids_text, uid_of
 
 #: Seconds since the epoch at which the record below was made, and ended.
 CREATED, ENDED = 1_767_225_600.0, 1_767_229_200.0
@@ -75,16 +76,21 @@ def test_a_tag_tells_number_and_random_id() -> None:
 def test_folders_are_found_by_their_mark(tmp_path: Path) -> None:
     """Those of another store, and what is no mark, are not."""
     store = open_store(f"file:{tmp_path}/store")
-    assert folders_of(store) == {}
+    assert folders_of(store, "nightly") == {}
     folder = store.run_folder("c0ffee")
     make_folder(store, RECORD.tag, folder)
-    for uid, mark in {"f0": "nightly/1/f0\nfile:/other\n", "f1": "no tag\n", "f2": f"a/1/../..\n{store.url}\n"}.items():
+    for uid, mark in {
+        "f0": "nightly/1/f0\nfile:/other\nhere\n",
+        "f1": "no tag\n",
+        "f2": f"nightly/1/../..\n{store.url}\nhere\n",
+        "f4": f"nightly2/1/f4\n{store.url}\nhere\n",
+    }.items():
         other = Path(store.run_folder(uid))
         other.mkdir()
         (other / MARK).write_text(mark)
     Path(store.run_folder("f3")).mkdir()
 
-    assert folders_of(store) == {RECORD.tag: folder}
+    assert folders_of(store, "nightly") == {RECORD.tag: Folder(folder, os.uname().nodename)}
     assert (Path(folder) / MARK).stat().st_mode & 0o777 == 0o600
 
 
