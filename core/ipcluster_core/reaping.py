@@ -147,6 +147,8 @@ def _look(store: Store, name: str, rules: Rules, now: float) -> _Case | None:
     if found is None:
         return None
     record = found[0]
+    if not rules.labels.items() <= record.labels.items():
+        return None
     try:
         rule = decide(record, broken=ending.is_broken(record), rules=rules, now=now)
     except ClusterError as error:
@@ -163,18 +165,9 @@ def _look(store: Store, name: str, rules: Rules, now: float) -> _Case | None:
 
 
 async def _reap_one(store: Store, case: _Case, rules: Rules, *, dry_run: bool, timeout: float) -> ReapResult | None:
-    failed = case.error
-    report: TeardownReport | None = None
+    """Carry one case out, whatever comes of it; None when there was nothing to do after all."""
     try:
-        if case.rule is Rule.IDLE and case.record is not None and rules.idle_for is not None:
-            idle = await _idle_seconds(store, case.record, timeout)
-            if idle is None or idle < rules.idle_for:
-                return None
-            case = case._replace(why=f"idle for {idle:.0f} s")
-        if dry_run and not failed:
-            return ReapResult(case.name, case.incarnation, case.why, "would end")
-        if not failed:
-            report = await _end(store, case, rules, timeout)
+        return await _carry_out(store, case, rules, dry_run=dry_run, timeout=timeout)
     except ClusterInUse:
         return None  # work has come since it was asked
     except ClusterError as error:
@@ -183,9 +176,23 @@ async def _reap_one(store: Store, case: _Case, rules: Rules, *, dry_run: bool, t
         # The top for one cluster: whatever is wrong with it, the others are reaped.
         logger.exception("cluster %r cannot be reaped", case.name)
         failed = repr(error)
-    if failed:
-        return None if _is_over(store, case) else ReapResult(case.name, case.incarnation, case.why, f"failed: {failed}")
-    if report is None or report.outcome != "ended":
+    if await asyncio.to_thread(_is_over, store, case):
+        return None
+    return ReapResult(case.name, case.incarnation, case.why, f"failed: {failed}")
+
+
+async def _carry_out(store: Store, case: _Case, rules: Rules, *, dry_run: bool, timeout: float) -> ReapResult | None:
+    if case.error:
+        raise ClusterError(case.error)
+    if case.rule is Rule.IDLE and case.record is not None:
+        idle = await _idle_seconds(store, case.record, timeout)
+        if idle is None or idle < (rules.idle_for or 0.0):
+            return None
+        case = case._replace(why=f"idle for {idle:.0f} s")
+    if dry_run:
+        return ReapResult(case.name, case.incarnation, case.why, "would end")
+    report = await _end(store, case, rules, timeout)
+    if report.outcome != "ended":
         return None  # somebody else was first
     return ReapResult(case.name, case.incarnation, case.why, "ended", report.leftovers)
 

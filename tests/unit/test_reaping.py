@@ -191,6 +191,7 @@ def test_a_broken_cluster_is_cleaned_up_and_a_failing_one_is_in_nobodys_way(stor
     store.create("record", "alien", {**plain, "name": "alien", "launcher": "moon", "jobs": jobs})
     manager = ClusterManager(store)
 
+    assert manager.reap_sync(labels={"team": "ml"}) == []
     assert [(one.name, one.state) for one in manager.list_sync()] == [(name, "broken") for name in ("alien", "gone")]
     found = outcomes(manager.reap_sync())
     assert found["gone"] == ("ended", "its processes are gone, it was running")
