@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .ending import TeardownReport
     from .handle import ClusterHandle
     from .manager import ClusterManager, ClusterSummary
+    from .reaping import ReapResult
     from .record import ClusterState
     from .refs import Ref
     from .spec import ClusterSpec, EngineSpec, SpecFields
@@ -37,6 +38,7 @@ __all__ = [
     "ClusterSummary",
     "EngineSpec",
     "EngineStatus",
+    "ReapResult",
     "Ref",
     "SpecFields",
     "Store",
@@ -56,6 +58,7 @@ _WHERE = {
     "ClusterSummary": "manager",
     "EngineSpec": "spec",
     "EngineStatus": "status",
+    "ReapResult": "reaping",
     "Ref": "refs",
     "SpecFields": "spec",
     "Store": "store",

@@ -14,9 +14,10 @@ from ._sync import run, synced, synced_class
 from .adoption import IfExists
 from .backends import get_backend
 from .control import ask
+from .cure import cure_record
 from .ending import TeardownReport
-from .errors import ClusterBroken, ClusterEnded, ClusterNotFound, ClusterTimeout, StaleHandle
-from .incarnation import find_record, read_record, resolve, secret_of
+from .errors import ClusterBroken, ClusterEnded, ClusterNotFound, ClusterTimeout, StaleHandle, StoreDamaged
+from .incarnation import Reference, find_record, read_record, resolve, secret_of
 from .record import ClusterState, Record
 from .status import ClusterStatus, EngineStatus
 from .store import Store, open_store
@@ -276,6 +277,7 @@ class Cluster:
             clients=answer["clients"],
             reasons=tuple(answer["reasons"]),
             ends_in=answer["ends_in"],
+            idle_seconds=answer.get("idle_seconds"),
         )
 
     async def wait(self, n: int | None = None, *, timeout: float = 60.0) -> int:
@@ -400,14 +402,16 @@ class Cluster:
             Others hold claims, none was given, and `force` is not set.
         """
         mine = claim is None or claim == self._claim
-        return await ending.teardown(
-            self._store,
-            self._record,
-            claim=self._claim if mine else claim,
-            counter=self._counter if mine else None,
-            force=force,
-            timeout=timeout,
-        )
+        given = self._claim if mine else claim
+        counter = self._counter if mine else None
+        record = self._record
+        try:
+            return await ending.teardown(
+                self._store, record, claim=given, counter=counter, force=force, timeout=timeout
+            )
+        except StoreDamaged:
+            who = Reference(record.name, record.incarnation, record.uid)
+            return await cure_record(self._store, who, claim=given, force=force, timeout=timeout)
 
     create_sync = synced_class(create)
     connect_sync = synced_class(connect)

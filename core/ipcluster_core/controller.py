@@ -18,7 +18,7 @@ from typing import Any
 
 from . import errors, process
 from .hub import Hub
-from .incarnation import CONTROL, forget, log_path, secret_of, tail_of, update
+from .incarnation import CONTROL, forget, log_path, note, secret_of, tail_of, update
 from .lifecycle import (
     Action,
     AskLoad,
@@ -73,6 +73,7 @@ class Controller:
         self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec))
         self._load: Mapping[str, Any] = {"queued": 0, "running": 0, "settled": 0, "clients": 0, "engines": {}}
         self._asking_status: list[int] = []
+        self._asking_end: list[tuple[int, float, End]] = []
         self._waits: list[_Wait] = []
         self._secret = b""
         self._over = False
@@ -153,6 +154,7 @@ class Controller:
                 for client in self._asking_status:
                     self._reply(client, self._status())
                 self._asking_status.clear()
+                self._end_if_idle(now)
             case other:
                 logger.error("unknown event %r from the broker", other)
 
@@ -164,7 +166,7 @@ class Controller:
         self._broker.send({"do": "end", "reason": ended.reason, "by": ended.by, "tail": ""})
         self._refuse_waits(ended.reason, "")
         # Clients look the reason up the moment the broker is gone.
-        update(self._store, self._tag, lambda record: record.with_state(ClusterState.ENDED, ended=ended))
+        note(self._store, self._tag, lambda record: record.with_state(ClusterState.ENDED, ended=ended))
         process.end_all(lambda: process.tagged(self._tag), grace=0.5, timeout=10.0)
         forget(self._store, self._tag, self._folder)
 
@@ -209,7 +211,7 @@ class Controller:
 
     def _become_ending(self, reason: str, by: str, tail: str) -> None:
         logger.info("%s is ending: %s", self._title, reason)
-        update(self._store, self._tag, lambda record: record.with_state(ClusterState.ENDING))
+        note(self._store, self._tag, lambda record: record.with_state(ClusterState.ENDING))
         self._nanny.send({"do": "end", "reason": reason, "by": by, "tail": tail})
         if self._life.ready_at is None:
             # The nanny may be importing, and read that only when it is done.
@@ -271,6 +273,7 @@ class Controller:
             "clients": self._load["clients"],
             "reasons": life.reasons(),
             "ends_in": self._ends_in(now),
+            "idle_seconds": life.idle_seconds(now),
         }
 
     def _state(self) -> ClusterState:
@@ -330,10 +333,11 @@ class Controller:
     def _refuse_waits(self, reason: str, tail: str) -> None:
         text = f"{self._title}: {reason}\n{tail}".rstrip()
         failed = errors.LaunchError if self._life.ready_at is None else errors.ClusterEnded
-        for client in [*(wait.client for wait in self._waits), *self._asking_status]:
+        enders = [client for client, _, _ in self._asking_end]
+        for client in [*(wait.client for wait in self._waits), *self._asking_status, *enders]:
             self._refuse(client, failed(text))
-        self._waits.clear()
-        self._asking_status.clear()
+        for asking in (self._waits, self._asking_status, self._asking_end):
+            asking.clear()
 
     def _on_scale(self, client: int, request: Mapping[str, Any]) -> None:
         name, n = str(request["set"]), int(request["n"])
@@ -365,8 +369,25 @@ class Controller:
         self._reply(client, {"logs": logs})
 
     def _on_end(self, client: int, request: Mapping[str, Any]) -> None:
-        self._perform(self._life.end(str(request["reason"]), str(request["by"])))
+        end = End(str(request["reason"]), str(request["by"]))
+        if request.get("idle_for") is not None:
+            # What is known may be out of date; the broker's answer decides.
+            self._asking_end.append((client, float(request["idle_for"]), end))
+            self._broker.send({"do": "load"})
+            return
+        self._perform(self._life.end(end.reason, end.by))
         self._reply(client, {})
+
+    def _end_if_idle(self, now: float) -> None:
+        """End the cluster for those who want that if it was idle for so long."""
+        asking, self._asking_end = self._asking_end, []
+        for client, wanted, end in asking:
+            idle = self._life.idle_seconds(now)
+            if self._life.over is None and (idle is None or idle < wanted):
+                self._refuse(client, errors.ClusterInUse(f"{self._title} was not idle for {wanted:g} s"))
+                continue
+            self._perform(self._life.end(end.reason, end.by))
+            self._reply(client, {})
 
     def _wait_seconds(self) -> float | None:
         times = [wait.until for wait in self._waits]

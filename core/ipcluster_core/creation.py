@@ -19,7 +19,7 @@ from .adoption import Creation, IfExists, decide_creation
 from .backends import get_backend
 from .control import ask
 from .errors import ClusterEnded, ClusterError, ClusterExists, ClusterTimeout, LaunchError, StoreConflict
-from .incarnation import find_record, update
+from .incarnation import find_record, make_folder, update
 from .launchers import get_launcher
 from .process import Identity, identify, liveness
 from .record import ClusterState, Liveness, Record, check_name, utc_now
@@ -172,7 +172,7 @@ async def _start(store: Store, record: Record, *, owned: bool, deadline: float) 
     try:
         key = secrets.token_hex(32)
         store.create("secret", record.secret, {"key": key})
-        _make_folder(record.folder)
+        make_folder(store, record.tag, record.folder)
         boot = _boot_document(store, record, owned=owned)
         left = max(1.0, deadline - time.monotonic())
         await get_launcher(record.launcher).start(boot, timeout=left)
@@ -204,13 +204,6 @@ async def _undo(store: Store, record: Record, reason: str) -> None:
         except ClusterError as error:
             logger.warning("%s does not answer (%s) and is ended by force", record.title, error)
     await ending.clean(store, current, reason, by, _UNDO_SECONDS)
-
-
-def _make_folder(folder: str) -> None:
-    parent = os.path.dirname(folder)
-    for path in (parent, folder):
-        os.makedirs(path, exist_ok=True)
-        os.chmod(path, 0o700)
 
 
 def _boot_document(store: Store, record: Record, *, owned: bool) -> dict[str, Any]:

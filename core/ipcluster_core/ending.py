@@ -42,13 +42,15 @@ class TeardownReport:
     """What a teardown did.
 
     `outcome` is "ended", "already gone", or "released": the claim was given up and the cluster lives on for others.
-    `leftovers` names what could not be ended.
+    `leftovers` names what could not be ended; `cured` tells that there were processes without a record, or with one
+    that could not be read, and `message` then says what was found.
     """
 
     name: str
     outcome: Literal["ended", "already gone", "released"]
     message: str = ""
     leftovers: tuple[str, ...] = field(default=())
+    cured: bool = False
 
 
 def this_process() -> str:
@@ -149,17 +151,22 @@ async def _end(store: Store, record: Record, reason: str, by: str, deadline: flo
     return await clean(store, record, reason, by, max(1.0, deadline - time.monotonic()))
 
 
-async def ask_to_end(store: Store, record: Record, job: Job, *, reason: str, by: str, timeout: float) -> None:
-    """Ask a controller to end its cluster, and wait until the head job is gone.
+async def ask_to_end(
+    store: Store, record: Record, job: Job, *, reason: str, by: str, timeout: float, idle_for: float | None = None
+) -> None:
+    """Ask a controller to end its cluster (only if it was idle for so many seconds), and wait until the job is gone.
 
     Raises
     ------
+    ClusterInUse
+        It was not idle for so long.
     ClusterError
         It cannot be asked, or does not answer, and its nanny is not gone.
     """
     secret = secret_of(store, record.tag)
     gone = asyncio.ensure_future(get_launcher(record.launcher).wait(job, timeout=timeout))
-    asking = asyncio.ensure_future(ask(record, secret, "end", timeout=min(5.0, timeout), reason=reason, by=by))
+    request = {"reason": reason, "by": by, "idle_for": idle_for}
+    asking = asyncio.ensure_future(ask(record, secret, "end", timeout=min(5.0, timeout), **request))
     try:
         # One that is at its end already does not answer any more.
         await asyncio.wait({gone, asking}, return_when=asyncio.FIRST_COMPLETED)

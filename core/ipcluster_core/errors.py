@@ -17,7 +17,8 @@
     ├── TaskError              a task raised something that cannot be rebuilt here
     ├── VersionMismatch        Python, this package or cloudpickle differ between the parts
     ├── StoreError             the store cannot be reached or holds something unreadable
-    │   └── StoreConflict      somebody else changed the document first
+    │   ├── StoreConflict      somebody else changed the document first
+    │   └── StoreDamaged       a document is there, and is not what this version can read
     └── NotAuthorized          wrong or missing secret
 """
 
@@ -38,6 +39,7 @@ __all__ = [
     "ResultExpired",
     "StaleHandle",
     "StoreConflict",
+    "StoreDamaged",
     "StoreError",
     "TaskError",
     "TaskTimeout",
@@ -136,6 +138,10 @@ class StoreError(ClusterError):
 
 class StoreConflict(StoreError):
     """The document changed (or came to be, or went) since it was read."""
+
+
+class StoreDamaged(StoreError):
+    """A document is damaged, half-made or of a newer schema; the store itself can be reached."""
 
 
 class NotAuthorized(ClusterError):

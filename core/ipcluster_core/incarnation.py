@@ -6,10 +6,19 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import segments
-from .errors import ClusterBroken, ClusterError, ClusterNotFound, NotAuthorized, StaleHandle, StoreConflict, StoreError
+from .errors import (
+    ClusterBroken,
+    ClusterError,
+    ClusterNotFound,
+    NotAuthorized,
+    StaleHandle,
+    StoreConflict,
+    StoreDamaged,
+    StoreError,
+)
 from .process import Identity, is_here
 from .record import ClusterState, Record, secret_key_of, title_of
 from .store import Store, open_store
@@ -20,12 +29,17 @@ if TYPE_CHECKING:
 __all__ = [
     "CONTROL",
     "LOG_FORMAT",
+    "MARK",
     "TASK",
+    "Reference",
     "find_record",
     "forget",
     "log_path",
+    "make_folder",
+    "note",
     "older_log",
     "read_record",
+    "refer",
     "require_here",
     "resolve",
     "secret_of",
@@ -43,6 +57,9 @@ LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 #: What is needed of a handle to find its cluster.
 _HANDLE_KEYS = ("name", "incarnation", "uid", "store")
 
+#: Name of the file in an incarnation's folder that says whose it is: tag, store and host, a line each.
+MARK = "tag"
+
 #: How much of a log is quoted when its process failed.
 _TAIL_BYTES = 4096
 _TAIL_LINES = 20
@@ -52,8 +69,11 @@ _LINE_BYTES = 1000
 
 
 def find_record(store: Store, name: str) -> tuple[Record, int] | None:
-    """Return a name's record and its version, None when there is none; StoreError if it is damaged."""
-    document = store.read("record", name)
+    """Return a name's record and its version, None when there is none; StoreDamaged if it cannot be read."""
+    try:
+        document = store.read("record", name)
+    except StoreDamaged as error:
+        raise StoreDamaged(f"the record of cluster {name!r} is damaged ({error}): tear it down to clean up") from error
     return None if document is None else (Record.from_dict(document.value), document.version)
 
 
@@ -69,7 +89,7 @@ def read_record(store: Store, name: str) -> Record:
     ------
     ClusterNotFound
         There is none.
-    StoreError
+    StoreDamaged
         It is damaged or of a newer schema.
     """
     found = find_record(store, name)
@@ -78,20 +98,29 @@ def read_record(store: Store, name: str) -> Record:
     return found[0]
 
 
-def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store | None) -> tuple[Store, Record]:
-    """Find a cluster given by name, handle, dict or JSON.
+class Reference(NamedTuple):
+    """What somebody calls a cluster: its name, and which incarnation of it if that was said."""
+
+    name: str
+    incarnation: int | None = None
+    uid: str | None = None
+
+    @property
+    def tag(self) -> str | None:
+        """What marks the processes of that incarnation; None when none was said."""
+        return None if self.uid is None else f"{self.name}/{self.incarnation}/{self.uid}"
+
+
+def refer(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store | None) -> tuple[Store, Reference]:
+    """Understand a name, handle, dict or JSON.
 
     Returns
     -------
     tuple
-        Its store and its record.
+        The store that is meant, and who is meant; neither is looked at.
 
     Raises
     ------
-    ClusterNotFound
-        There is no such record.
-    StaleHandle
-        The handle is of another incarnation.
     ClusterError
         The handle is of a newer schema.
     TypeError
@@ -109,7 +138,7 @@ def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store
             raise ValueError(f"this is not the JSON of a handle: {error}") from error
     if isinstance(text, str):
         opened = store if store is not None and not isinstance(store, str) else open_store(store)
-        return opened, read_record(opened, text)
+        return opened, Reference(text)
     if not isinstance(text, Mapping):
         raise TypeError(f"a cluster is given by name, handle, dict or JSON, not by {type(cluster).__name__}")
     if text.get("schema") != 1:
@@ -118,10 +147,31 @@ def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store
     if missing:
         raise ValueError(f"this is not a handle: it has no {', '.join(missing)}")
     opened = store if store is not None and not isinstance(store, str) else open_store(store or text["store"])
-    record = read_record(opened, text["name"])
-    if record.uid != text["uid"]:
+    return opened, Reference(text["name"], text["incarnation"], text["uid"])
+
+
+def resolve(cluster: str | Mapping[str, Any] | ClusterHandle, store: str | Store | None) -> tuple[Store, Record]:
+    """Find a cluster given by name, handle, dict or JSON.
+
+    Returns
+    -------
+    tuple
+        Its store and its record.
+
+    Raises
+    ------
+    ClusterNotFound
+        There is no such record.
+    StaleHandle
+        The handle is of another incarnation.
+    ClusterError, TypeError, ValueError
+        As for `refer`.
+    """
+    opened, reference = refer(cluster, store)
+    record = read_record(opened, reference.name)
+    if reference.uid not in (None, record.uid):
         raise StaleHandle(
-            f"the handle is of cluster {text['name']!r} #{text['incarnation']}, which is over; "
+            f"the handle is of cluster {reference.name!r} #{reference.incarnation}, which is over; "
             f"that name now belongs to #{record.incarnation} ({record.state})"
         )
     return opened, record
@@ -148,6 +198,16 @@ def update(store: Store, tag: str, change: Callable[[Record], Record | None]) ->
         with suppress(StoreConflict):
             store.swap("record", changed.name, changed.to_dict(), found[1])
             return changed
+
+
+def note(store: Store, tag: str, change: Callable[[Record], Record | None]) -> None:
+    """Change a record as `update` does, but go on when the store fails: what is being ended must end all the same."""
+    try:
+        update(store, tag, change)
+    except StoreError:
+        import logging  # what runs a step's tasks never comes here, and starts without it
+
+        logging.getLogger(__name__).exception("the record of %s cannot be changed", title_of(tag))
 
 
 def require_here(record: Record) -> None:
@@ -183,7 +243,21 @@ def secret_of(store: Store, tag: str) -> str:
         raise NotAuthorized(f"the secret of {title_of(tag)} cannot be read: {error}") from error
     if document is None:
         raise NotAuthorized(f"the secret of {title_of(tag)} is not in {store.url}: the cluster has ended")
-    return str(document.value["key"])
+    key = document.value.get("key")
+    if not isinstance(key, str):
+        raise NotAuthorized(f"the secret of {title_of(tag)} in {store.url} is damaged: tear the cluster down")
+    return key
+
+
+def make_folder(store: Store, tag: str, folder: str) -> None:
+    """Make an incarnation's folder, for its user only, and mark it, so that it can be found without a record."""
+    parent = os.path.dirname(folder)
+    for path in (parent, folder):
+        os.makedirs(path, exist_ok=True)
+        os.chmod(path, 0o700)
+    with open(os.path.join(folder, MARK), "w") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(f"{tag}\n{store.url}\n{os.uname().nodename}\n")
 
 
 def forget(store: Store, tag: str, folder: str) -> None:
@@ -192,11 +266,18 @@ def forget(store: Store, tag: str, folder: str) -> None:
 
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(segments.folder_of(tag.rpartition("/")[2]), ignore_errors=True)
-    key = secret_key_of(tag)
-    with suppress(StoreError):  # removed by somebody else, or damaged: then it opens nothing any more
-        document = store.read("secret", key)
-        if document is not None:
-            store.delete("secret", key, document.version)
+    with suppress(StoreError):  # it cannot be reached: whoever ends a cluster goes on
+        if not _has_passed_on(store, tag):
+            store.discard("secret", secret_key_of(tag))
+
+
+def _has_passed_on(store: Store, tag: str) -> bool:
+    """Tell whether an incarnation's number, and so the key of its secret, is another one's: its record was removed."""
+    try:
+        found = find_record(store, tag.partition("/")[0])
+    except StoreDamaged:
+        return False
+    return found is not None and found[0].tag != tag and found[0].secret == secret_key_of(tag)
 
 
 def log_path(folder: str, part: str) -> str:

@@ -329,6 +329,11 @@ class ClusterLife:
         """Return how many engines are up or may still come up."""
         return self.count(EngineState.UP, EngineState.WAITING, *_COMING, of=of)
 
+    def idle_seconds(self, now: float) -> float | None:
+        """Return for how long there was nothing to do, as far as is known; None when there is, or engines start."""
+        since = self._idle_from()
+        return None if since is None else max(0.0, now - since)
+
     def reasons(self) -> list[str]:
         """Say why engines are missing: one line each, with the last output of those that failed."""
         lines = []
@@ -400,13 +405,16 @@ class ClusterLife:
     def _due(deadline: float | None, now: float) -> bool:
         return deadline is not None and now >= deadline
 
-    def _idle_deadline(self) -> float | None:
-        if self.limits.idle_timeout is None or self.idle_since is None or self.ready_at is None:
-            return None
-        if self.count(EngineState.WAITING, *_COMING):
+    def _idle_from(self) -> float | None:
+        """Return since when nothing was queued, running or starting."""
+        if self.idle_since is None or self.ready_at is None or self.count(EngineState.WAITING, *_COMING):
             return None
         newest = max((e.since for e in self.engines.values()), default=self.ready_at)
-        return max(self.idle_since, self.ready_at, newest) + self.limits.idle_timeout
+        return max(self.idle_since, self.ready_at, newest)
+
+    def _idle_deadline(self) -> float | None:
+        since = self._idle_from()
+        return None if self.limits.idle_timeout is None or since is None else since + self.limits.idle_timeout
 
     def _alone_deadline(self) -> float | None:
         if self.limits.no_client_timeout is None or self.alone_since is None or self.ready_at is None:

@@ -7,18 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from . import ending
+from . import ending, reaping
 from ._sync import synced
+from .cure import cure_record, cure_strays
 from .ending import TeardownReport
-from .errors import ClusterNotFound, StaleHandle, StoreError
-from .incarnation import find_record, resolve
+from .errors import ClusterError, ClusterNotFound, StaleHandle, StoreDamaged
+from .incarnation import Reference, find_record, refer, resolve
+from .reaping import ReapResult, Rules
 from .record import ClusterState
 from .store import Store, open_store
+from .strays import Stray, find_strays, incarnation_of
 
 if TYPE_CHECKING:
     from .handle import ClusterHandle
 
-__all__ = ["ClusterManager", "ClusterSummary"]
+__all__ = ["ClusterManager", "ClusterSummary", "ReapResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class ClusterSummary:
 
 #: What `list` returns: the class's own method hides the name `list` from its annotations.
 _Summaries: TypeAlias = list[ClusterSummary]
+_Strays: TypeAlias = list[Stray]
+_Results: TypeAlias = list[ReapResult]
 
 
 class ClusterManager:
@@ -72,7 +77,8 @@ class ClusterManager:
         Returns
         -------
         list of ClusterSummary
-            A broken or unreadable one is in it, with the reason.
+            A broken or unreadable one is in it, with the reason; and, unless labels are asked for, processes without
+            a record, as a broken cluster of their name.
         """
         return await asyncio.to_thread(self._list, labels or {}, everything=all)
 
@@ -84,7 +90,9 @@ class ClusterManager:
                 continue
             if labels.items() <= summary.labels.items():
                 found.append(summary)
-        return found
+        if not labels:
+            found += [_summary_of(stray) for stray in find_strays(self._store)]
+        return sorted(found, key=lambda one: (one.name, one.incarnation))
 
     async def get(self, name: str) -> ClusterSummary:
         """Return one cluster's line, ended or not.
@@ -101,6 +109,9 @@ class ClusterManager:
         """
         summary = await asyncio.to_thread(self._summary, name)
         if summary is None:
+            strays = await asyncio.to_thread(find_strays, self._store, name)
+            summary = _summary_of(strays[-1]) if strays else None
+        if summary is None:
             raise ClusterNotFound(f"there is no cluster {name!r} in {self._store.url}")
         return summary
 
@@ -113,7 +124,7 @@ class ClusterManager:
             state, reason = record.state, "" if record.ended is None else f"{record.ended.reason} ({record.ended.at})"
             if ending.is_broken(record):
                 state, reason = ClusterState.BROKEN, f"its processes are gone; it was {record.state}"
-        except (StoreError, KeyError, TypeError, ValueError) as error:
+        except (ClusterError, KeyError, TypeError, ValueError) as error:
             return ClusterSummary(name, ClusterState.BROKEN, reason=str(error))
         limits = [("idle", "idle_timeout"), ("lifetime", "lifetime"), ("no client", "no_client_timeout")]
         ends = [f"{word} {record.spec[key]:g} s" for word, key in limits if record.spec.get(key) is not None]
@@ -142,6 +153,9 @@ class ClusterManager:
     ) -> TeardownReport:
         """End a cluster, or give up a claim on it. Idempotent; "already gone" is success.
 
+        A record that cannot be read (damaged, half-made, of a newer version) is no hindrance: what carries the
+        cluster's mark on this host is ended and removed, and so are processes of that name without a record.
+
         Parameters
         ----------
         cluster
@@ -163,16 +177,92 @@ class ClusterManager:
         Raises
         ------
         ClusterNotFound
-            There never was a cluster of that name.
+            There never was a cluster of that name, and nothing of that name lives.
         ClusterInUse
             Others hold claims, none was given, and `force` is not set.
+        ClusterBroken
+            It runs on another host and does not answer from here; or may run there, and its record cannot be read.
         """
+        store, who = refer(cluster, self._store if isinstance(cluster, str) else None)
         try:
-            store, record = resolve(cluster, self._store if isinstance(cluster, str) else None)
+            _, record = await asyncio.to_thread(resolve, cluster, store)
+            report = await ending.teardown(store, record, claim=claim, counter=counter, force=force, timeout=timeout)
         except StaleHandle as error:
-            return TeardownReport(str(cluster), "already gone", str(error))
-        return await ending.teardown(store, record, claim=claim, counter=counter, force=force, timeout=timeout)
+            return TeardownReport(who.name, "already gone", str(error))
+        except StoreDamaged:
+            return await cure_record(store, who, claim=claim, force=force, timeout=timeout)
+        except ClusterNotFound:
+            strays = await self._strays(store, who)
+            if not strays:
+                raise
+            return await cure_strays(store, strays, timeout=timeout)
+        strays = [] if report.outcome == "released" else await self._strays(store, who)
+        if not strays:
+            return report
+        cured = await cure_strays(store, strays, timeout=timeout)
+        both = f"{report.message}; {cured.message}"
+        return TeardownReport(who.name, "ended", both, report.leftovers + cured.leftovers, cured=True)
+
+    @staticmethod
+    async def _strays(store: Store, who: Reference) -> _Strays:
+        found = await asyncio.to_thread(find_strays, store, who.name)
+        return [stray for stray in found if who.tag in (None, stray.tag)]
+
+    async def reap(
+        self,
+        max_age: float | None = None,
+        idle_for: float | None = None,
+        labels: Mapping[str, str] | None = None,
+        *,
+        broken: bool = True,
+        dry_run: bool = False,
+        timeout: float = 30.0,
+    ) -> _Results:
+        """End what nobody needs any more. Safe to repeat, and to run from cron.
+
+        Claims do not protect a cluster from it; whoever still uses it is told that it was reaped, and why. One that
+        is being created is left alone, unless it is broken; so is one whose record is of a newer version.
+
+        Parameters
+        ----------
+        max_age
+            End clusters that were created so many seconds ago.
+        idle_for
+            End clusters that have had nothing queued, running or starting for so many seconds. The cluster's
+            controller is asked, and has the last word when work comes meanwhile.
+        labels
+            Only clusters that have all of these labels.
+        broken
+            Clean up broken clusters too; and, unless labels are asked for, records that cannot be read and processes
+            without a record, which have none.
+        dry_run
+            Only say what would be ended.
+        timeout
+            Seconds for each cluster; many are asked and ended at one time.
+
+        Returns
+        -------
+        list of ReapResult
+            By name: what was ended or failed to, and why; empty when there was nothing to do. A failure of one does
+            not keep the others from their end.
+
+        Raises
+        ------
+        ValueError
+            A number of seconds is negative.
+        StoreError
+            The store cannot be reached.
+        """
+        if min(max_age or 0, idle_for or 0) < 0:
+            raise ValueError(f"max_age and idle_for are seconds from 0 on, not {max_age} and {idle_for}")
+        rules = Rules(max_age, idle_for, dict(labels or {}), broken)
+        return await reaping.reap(self._store, rules, dry_run=dry_run, timeout=timeout)
 
     list_sync = synced(list)  # noqa: A003 - the method above
     get_sync = synced(get)
     teardown_sync = synced(teardown)
+    reap_sync = synced(reap)
+
+
+def _summary_of(stray: Stray) -> ClusterSummary:
+    return ClusterSummary(stray.name, ClusterState.BROKEN, incarnation_of(stray.tag), reason=stray.reason)

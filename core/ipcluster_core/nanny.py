@@ -38,7 +38,7 @@ from . import interrupts, process
 from .capture import Capture, Captures
 from .errors import ClusterError
 from .forking import fork
-from .incarnation import LOG_FORMAT, forget, log_path, secret_of, tail_of, update
+from .incarnation import LOG_FORMAT, forget, log_path, note, secret_of, tail_of, update
 from .interrupts import Why
 from .journal import Journal, make_memory
 from .link import Link, link_pair
@@ -415,7 +415,7 @@ class Nanny:
         self._reap()
         self._captures.end()
         self._publisher.close()
-        update(
+        note(
             self._store,
             self._tag,
             # Whoever ends it by force has said why before.

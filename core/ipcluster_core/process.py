@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 from .record import Liveness
 
 __all__ = [
+    "STORE_VARIABLE",
     "TAG_VARIABLE",
     "Identity",
+    "Tagged",
     "children",
     "close_all_but",
     "close_input",
@@ -33,11 +35,15 @@ __all__ = [
     "reset_signals",
     "send_signal",
     "tagged",
+    "tagged_processes",
     "wait_gone",
 ]
 
 #: Environment variable that every process of a cluster carries: ``name/incarnation/uid``.
 TAG_VARIABLE = "IPCLUSTER_TAG"
+
+#: Environment variable with the URL of a cluster's store: every process of the cluster carries it too.
+STORE_VARIABLE = "IPCLUSTER_STORE"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -195,6 +201,53 @@ def tagged(tag: str) -> list[int]:
     """
     variable = f"{TAG_VARIABLE}={tag}".encode()
     return [pid for pid in _pids() if variable in _environment(pid)]
+
+
+class Tagged(NamedTuple):
+    """A process of a cluster: its pid, and the tag and the store's URL in its environment."""
+
+    pid: int
+    tag: str
+    store: str
+
+
+def tagged_processes() -> Iterator[Tagged]:
+    """Yield this user's processes of all clusters, as far as they are in this PID namespace; never this one.
+
+    A process of another namespace may name a folder of another file system, so nobody here may judge it; one of
+    another user may say what it likes.
+
+    Yields
+    ------
+    Tagged
+        Forked children count too, see `tagged`.
+    """
+    here = _here()[2]
+    for pid in _pids():
+        environment = _environment(pid)
+        tag, store = _value(environment, TAG_VARIABLE), _value(environment, STORE_VARIABLE)
+        if tag and store and pid != os.getpid() and _is_mine(pid) and _namespace(pid) == here:
+            yield Tagged(pid, tag, store)
+
+
+def _value(environment: list[bytes], variable: str) -> str:
+    prefix = f"{variable}=".encode()
+    found = next((entry for entry in environment if entry.startswith(prefix)), prefix)
+    return found.removeprefix(prefix).decode(errors="replace")
+
+
+def _is_mine(pid: int) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _namespace(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
 
 
 def _environment(pid: int) -> list[bytes]:

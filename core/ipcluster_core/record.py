@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
-from .errors import ClusterEnded, StoreError
+from .errors import ClusterEnded, StoreDamaged
 
 __all__ = [
     "LIVING",
@@ -25,6 +25,7 @@ __all__ = [
     "Liveness",
     "Record",
     "check_name",
+    "seconds_since",
     "secret_key_of",
     "title_of",
     "utc_now",
@@ -83,6 +84,16 @@ def utc_now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+def seconds_since(stamp: str, now: float) -> float | None:
+    """Return the seconds from a time in a record to `now` (as `time.time` has it); None when it is no time."""
+    from datetime import datetime
+
+    try:
+        return now - datetime.fromisoformat(stamp).timestamp()
+    except ValueError:
+        return None
+
+
 def title_of(tag: str) -> str:
     """Return how messages name the incarnation that has this tag."""
     name, incarnation, _ = tag.split("/")
@@ -105,10 +116,22 @@ def check_name(name: str) -> str:
     return name
 
 
+#: What tells a process apart, see `process.Identity`.
+_IDENTITY: dict[str, type] = {"host": str, "boot": str, "namespace": str, "pid": int, "start": int}
+
+
 def _check_types(data: Mapping[str, Any]) -> None:
     for key, kind in _TYPES.items():
         if key in data and not isinstance(data[key], kind):
             raise TypeError(f"{key} is {data[key]!r}")
+
+
+def _check_identity(who: str, data: Mapping[str, Any] | None) -> None:
+    if data is None:
+        return
+    for key, kind in _IDENTITY.items():
+        if not isinstance(data[key], kind):
+            raise TypeError(f"{key} of its {who} is {data[key]!r}")
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -190,24 +213,27 @@ class Record(NamedTuple):
 
         Raises
         ------
-        StoreError
+        StoreDamaged
             The data is damaged or of a newer schema.
         """
         name = data.get("name", "?")
         schema = data.get("schema")
         if schema != SCHEMA:
-            raise StoreError(
+            raise StoreDamaged(
                 f"the record of cluster {name!r} has schema {schema!r}, this version reads {SCHEMA}: "
                 "use the version of ipcluster-core that wrote it, or a newer one"
             )
         try:
             _check_types(data)
             jobs = tuple(Job(str(j["launcher"]), dict(j["reference"]), j.get("nanny")) for j in data["jobs"])
+            for job in jobs:
+                _check_identity("nanny", job.nanny)
+            _check_identity("creator", data.get("creator"))
             ended = None if data["ended"] is None else Ended(**data["ended"])
             fields: dict[str, Any] = {**data, "state": ClusterState(data["state"]), "jobs": jobs, "ended": ended}
             return cls(**fields)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StoreError(
+            raise StoreDamaged(
                 f"the record of cluster {name!r} is damaged ({error}): tear it down to clean up"
             ) from error
 

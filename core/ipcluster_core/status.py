@@ -28,7 +28,7 @@ class ClusterStatus:
     """How a cluster is.
 
     `tasks` has the keys queued, running, settled; `reasons` says what is wrong or how it ended; `ends_in` the seconds
-    until a limit ends it, by limit.
+    until a limit ends it, by limit; `idle_seconds` for how long there was nothing to do, None when there is.
     """
 
     name: str
@@ -40,6 +40,7 @@ class ClusterStatus:
     clients: int = 0
     reasons: tuple[str, ...] = ()
     ends_in: Mapping[str, float] = field(default_factory=dict)
+    idle_seconds: float | None = None
 
     @property
     def up(self) -> int:

@@ -178,3 +178,48 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
 
     assert "Traceback" not in done.stderr
     steps.ctl("teardown", "pipe")
+
+
+def test_doctor_succeeds_where_clusters_can_work_and_warns_of_a_broken_one() -> None:
+    """0, with the command that cures in the text; as JSON too."""
+    steps.ctl("create", "ill", "-n", "1")
+    open_store().discard("record", "ill")
+    done = steps.ctl("doctor")
+
+    assert done.returncode == 0, done.stdout
+    assert "warning  clusters: ill is broken: processes without a record: pids " in done.stdout
+    assert "\n         -> ipclusterctl teardown ill\n" in done.stdout
+    assert steps.ctl("status", "ill").stdout.startswith("ill #1: broken\nprocesses without a record: pids ")
+    found = json.loads(steps.ctl("doctor", "--json").stdout)
+    assert {"check", "level", "text", "cure"} == set(found[0])
+    assert steps.ctl("teardown", "ill").returncode == 0
+    assert "ok       clusters: none is broken" in steps.ctl("doctor").stdout
+
+
+def test_doctor_fails_where_clusters_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1, and says what is wrong; few descriptors are a warning beside it."""
+    folder = steps.store_folder()
+    folder.parent.mkdir(exist_ok=True)
+    folder.touch()
+    code = (
+        "import resource, sys; hard = resource.getrlimit(7)[1]; resource.setrlimit(7, (200, hard));"
+        "from ipcluster_core.cli import main; sys.exit(main(['doctor']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"failed   store: store file:{folder}: Not a directory" in done.stdout
+    assert "warning  descriptors: a process may open 200 files" in done.stdout
+
+
+def test_status_of_a_cluster_whose_record_cannot_be_read_is_broken() -> None:
+    """With the reason and what to do."""
+    open_store().create("record", "half", {"schema": 1, "name": "half"})
+    done = steps.ctl("status", "half")
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("half #0: broken\nthe record of cluster 'half' is damaged ")
+    assert "tear it down to clean up" in done.stdout
+    assert steps.ctl("teardown", "half").stdout.startswith(
+        "half: ended (the record of cluster 'half' could not be read; "
+    )

@@ -15,6 +15,7 @@ from ipcluster_core import (
     ClusterStatus,
     ClusterSummary,
     EngineSpec,
+    ReapResult,
     Ref,
     Store,
     TeardownReport,
@@ -55,6 +56,7 @@ def blocking() -> None:
     assert_type(manager.store, Store)
     assert_type(manager.list_sync({"a": "b"}, all=True), list[ClusterSummary])
     assert_type(manager.teardown_sync("name"), TeardownReport)
+    assert_type(manager.reap_sync(86_400, 3600, {"a": "b"}, broken=False, dry_run=True), list[ReapResult])
     with Cluster("tmp", n=2) as scoped:
         assert_type(scoped, Cluster)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import steps
-from ipcluster_core.errors import StoreConflict, StoreError
+from ipcluster_core.errors import StoreConflict, StoreDamaged, StoreError
 from ipcluster_core.store import KINDS, Store, open_store
 from ipcluster_core.store.file import FileStore
 from ipcluster_core.store.memory import MemoryStore
@@ -136,6 +136,38 @@ def test_delete_removes_the_document(store: Store) -> None:
     """It is neither read nor listed any more."""
     made = store.create("record", "a", {"n": 1})
     store.delete("record", "a", made.version)
+
+    assert store.read("record", "a") is None
+    assert list(store.keys("record")) == []
+
+
+def test_discard_removes_a_document_of_any_version_and_is_safe_to_repeat(store: Store) -> None:
+    """What has another key or is of the other kind stays, and the key can be used anew."""
+    made = store.create("record", "a", {"n": 1})
+    store.swap("record", "a", {"n": 2}, made.version)
+    store.create("record", "b", {})
+    store.create("secret", "a", {})
+    for _ in range(2):
+        store.discard("record", "a")
+
+    assert store.read("record", "a") is None
+    assert [list(store.keys(kind)) for kind in KINDS] == [["b"], ["a"]]
+    assert store.create("record", "a", {"n": 3}).version != made.version
+
+
+def test_discard_of_what_was_never_there_makes_nothing(store: Store) -> None:
+    """Nor does it fail; a bad key does."""
+    store.discard("record", "a")
+
+    assert store.url.startswith("memory:") or not Path(store.url.partition(":")[2]).exists()
+    with pytest.raises(ValueError, match="cannot be a key"):
+        store.discard("record", "../a")
+
+
+def test_of_concurrent_discards_none_fails(store: Store) -> None:
+    """And none is left with half of it."""
+    store.create("record", "a", {"n": 1})
+    race(lambda _: store.discard("record", "a"))
 
     assert store.read("record", "a") is None
     assert list(store.keys("record")) == []
@@ -468,7 +500,7 @@ def test_a_damaged_document_is_an_error_that_names_the_file(folder: Path, conten
     (path,) = [path for path in folder.rglob("*") if path.is_file()]
     path.write_bytes(content)
 
-    with pytest.raises(StoreError, match=rf"{path} .*{why}"):
+    with pytest.raises(StoreDamaged, match=rf"{path} .*{why}"):
         store.read("record", "a")
     assert list(store.keys("record")) == ["a"]
 
@@ -480,7 +512,7 @@ def test_a_document_whose_file_is_missing_is_an_error_that_names_it(folder: Path
     (path,) = [path for path in folder.rglob("*") if path.is_file()]
     path.unlink()
 
-    with pytest.raises(StoreError, match=f"{path} is missing"):
+    with pytest.raises(StoreDamaged, match=f"{path} is missing"):
         store.read("record", "a")
 
 
@@ -491,13 +523,68 @@ def test_a_file_where_a_folder_should_be_is_an_error_that_names_it(folder: Path)
     (folder / "records" / "a").touch()
     (folder / "secrets").touch()
 
-    with pytest.raises(StoreError, match=f"Not a directory .*{folder}/records/a"):
+    with pytest.raises(StoreDamaged, match=f"Not a directory .*{folder}/records/a"):
         store.read("record", "a")
     with pytest.raises(StoreError, match=f"Not a directory .*{folder}/secrets"):
         store.create("secret", "a", {})
     with pytest.raises(StoreError, match=f"Not a directory .*{folder}/secrets"):
         store.keys("secret")
     assert list(store.keys("record")) == ["a"]
+
+
+@pytest.mark.parametrize("damage", ["not json", "empty folder", "file", "link", "folder for a file", "two versions"])
+def test_discard_removes_damaged_documents_of_any_kind(folder: Path, damage: str) -> None:
+    """Nothing is left of them, and what a link leads to is untouched."""
+    store, elsewhere = FileStore(str(folder)), folder.parent / "elsewhere"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "kept").touch()
+    store.create("record", "a", {"n": 1})
+    document = folder / "records" / "a"
+    (version,) = document.iterdir()
+    match damage:
+        case "not json":
+            (version / version.name).write_text("{")
+        case "empty folder":
+            (version / version.name).unlink()
+        case "folder for a file":
+            (version / version.name).unlink()
+            (version / version.name).mkdir()
+        case "two versions":
+            (document / ("0" * 16)).mkdir()
+        case _:
+            document.rename(folder / "records" / ".moved")
+            document.symlink_to(elsewhere) if damage == "link" else document.touch()
+    store.discard("record", "a")
+
+    assert not document.is_symlink()
+    assert list(store.keys("record")) == []
+    assert [path.name for path in (folder / "records").iterdir()] == [".moved"] * (damage in ("file", "link"))
+    assert files(elsewhere) == ["kept"]
+    store.create("record", "a", {})
+
+
+def test_discard_that_is_not_allowed_says_so(folder: Path) -> None:
+    """The store is none: a file stands where it should be."""
+    folder.parent.mkdir(parents=True)
+    folder.touch()
+
+    with pytest.raises(StoreError, match=f"Not a directory .*{folder}/records/a"):
+        FileStore(str(folder)).discard("record", "a")
+    with pytest.raises(StoreError, match="Not a directory") as caught:
+        FileStore(str(folder)).read("record", "a")
+    assert not isinstance(caught.value, StoreDamaged)
+
+
+def test_a_damaged_document_in_memory_is_an_error_and_can_be_discarded(tmp_path: Path) -> None:
+    """As in a folder."""
+    store = MemoryStore()
+    store.create("record", "a", {})
+    store._documents["record", "a"] = "{", 7
+
+    with pytest.raises(StoreDamaged, match="record 'a' in memory: is not JSON"):
+        store.read("record", "a")
+    store.discard("record", "a")
+    assert store.read("record", "a") is None
 
 
 def test_what_killed_writers_leave_is_no_document_and_in_nobody_s_way(folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..incarnation import log_path, tail_of
-from ..process import TAG_VARIABLE, Identity, end_all, liveness, send_signal, tagged, wait_gone
+from ..process import STORE_VARIABLE, TAG_VARIABLE, Identity, end_all, liveness, send_signal, tagged, wait_gone
 from ..record import Job, Liveness, title_of
 
 __all__ = ["LocalLauncher", "clean_environment"]
@@ -28,12 +28,12 @@ _WORKFLOW_PREFIXES = ("AIRFLOW", "PREFECT", "_AIRFLOW")
 _SLICE_SECONDS = 0.1
 
 
-def clean_environment(tag: str) -> dict[str, str]:
-    """Return this process's environment as a cluster may have it: tagged, without the workflow engine's variables."""
+def clean_environment(tag: str, store: str) -> dict[str, str]:
+    """Return this process's environment as a cluster may have it: marked, without the workflow engine's variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_WORKFLOW_PREFIXES)}
     # A virtual environment's marker of this process must not redirect another interpreter.
     kept.pop("__PYVENV_LAUNCHER__", None)
-    return {**kept, TAG_VARIABLE: tag}
+    return {**kept, TAG_VARIABLE: tag, STORE_VARIABLE: store}
 
 
 class LocalLauncher:
@@ -58,7 +58,7 @@ class LocalLauncher:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env=clean_environment(tag),
+                env=clean_environment(tag, str(boot["store"])),
                 pass_fds=(write,),
                 start_new_session=True,
             )

@@ -45,7 +45,9 @@ class Store(Protocol):
         Raises
         ------
         StoreError
-            The document cannot be read or is not JSON.
+            The store cannot be reached.
+        StoreDamaged
+            A document is there, and is not one: not JSON, half-written.
         """
         ...
 
@@ -79,8 +81,20 @@ class Store(Protocol):
         """
         ...
 
+    def discard(self, kind: Kind, key: str) -> None:
+        """Remove whatever stands under a key, of any version, also damaged or half-written. Idempotent.
+
+        For what cannot be changed by its version, because it cannot be read; a concurrent change is lost.
+
+        Raises
+        ------
+        StoreError
+            The store cannot be reached, or does not let this user remove it.
+        """
+        ...
+
     def keys(self, kind: Kind) -> Iterator[str]:
-        """Return the keys of that kind, sorted."""
+        """Return the keys of that kind, sorted; those of damaged documents too."""
         ...
 
     def run_folder(self, uid: str) -> str:

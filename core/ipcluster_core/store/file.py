@@ -10,6 +10,7 @@ that version is not the current one. Each change is one such rename, of what was
     create   records/.<new>       -> records/<key>          fails if that is there, and not empty
     swap     records/<key>/<old>  -> records/<key>/<new>    the new file stands beside the old one already
     delete   records/<key>/<old>  -> records/.<new>
+    discard  records/<key>        -> records/.<new>         whatever it is
 
 What a killed writer leaves beside a document goes with the next change of it. Names with a dot are nobody's but the
 writer's that made them.
@@ -25,7 +26,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-from ..errors import StoreConflict, StoreError
+from ..errors import StoreConflict, StoreDamaged, StoreError
 from .base import Document, Kind, check_key
 
 __all__ = ["FileStore"]
@@ -59,7 +60,7 @@ class FileStore:
         """Return the current document or None."""
         folder = self._folder(kind, key)
         path = folder
-        with self._reaching():
+        with self._reaching(folder):
             for _ in range(_TRIES):
                 name = _current(folder)
                 if name is None:
@@ -68,7 +69,7 @@ class FileStore:
                 # Not there: it has just been replaced.
                 with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
                     return _decode(path, file.read())
-        raise StoreError(f"{path} is missing")
+        raise StoreDamaged(f"{path} is missing")
 
     def create(self, kind: Kind, key: str, value: Mapping[str, Any]) -> Document:
         """Put a document where there is none; StoreConflict where there is one."""
@@ -108,6 +109,13 @@ class FileStore:
                 raise self._changed(kind, key, version)
         with contextlib.suppress(OSError):  # somebody has made the document anew
             os.rmdir(folder)
+        _discard(grave)
+
+    def discard(self, kind: Kind, key: str) -> None:
+        """Remove whatever stands under a key; nothing there is no error."""
+        folder, grave = self._folder(kind, key), self._private(kind)
+        with self._reaching(), contextlib.suppress(FileNotFoundError):
+            os.rename(folder, grave)  # a reader sees it whole or not at all
         _discard(grave)
 
     def keys(self, kind: Kind) -> Iterator[str]:
@@ -168,11 +176,15 @@ class FileStore:
         return StoreConflict(f"{kind} {key!r} in {self.url} is no longer at version {version}")
 
     @contextlib.contextmanager
-    def _reaching(self) -> Generator[None]:
+    def _reaching(self, document: str | None = None) -> Generator[None]:
         try:
             yield
         except OSError as error:
-            raise StoreError(f"store {self.url}: {error.strerror} ({error.filename})") from error
+            misshapen = isinstance(error, NotADirectoryError | IsADirectoryError)
+            # Else it is the store that is none.
+            damaged = misshapen and document is not None and os.path.lexists(document)
+            kind = StoreDamaged if damaged else StoreError
+            raise kind(f"store {self.url}: {error.strerror} ({error.filename})") from error
 
 
 def _new_name() -> str:
@@ -195,9 +207,9 @@ def _decode(path: str, content: bytes) -> Document:
     try:
         value, version = json.loads(content), _version(os.path.basename(path))
     except ValueError as error:
-        raise StoreError(f"{path} is not JSON: {error}") from error
+        raise StoreDamaged(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise StoreError(f"{path} is not a document of this store: it holds a {type(value).__name__}")
+        raise StoreDamaged(f"{path} is not a document of this store: it holds a {type(value).__name__}")
     return Document(value, version)
 
 
@@ -243,10 +255,12 @@ def _make(folder: str) -> None:
 
 
 def _discard(folder: str) -> None:
-    """Remove a folder into which a writer that is too late may still put a file."""
+    """Remove a folder into which a writer that is too late may still put a file; or a file, or a link."""
     for _ in range(_TRIES):
         import shutil
 
         shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(folder)
         if not os.path.lexists(folder):
             return

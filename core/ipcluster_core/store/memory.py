@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from ..errors import StoreConflict
+from ..errors import StoreConflict, StoreDamaged
 from .base import Document, Kind, check_key
 
 __all__ = ["MemoryStore"]
@@ -46,7 +46,10 @@ class MemoryStore:
         """Return the current document or None."""
         with self._lock:
             found = self._documents.get((kind, check_key(key)))
-        return None if found is None else Document(json.loads(found[0]), found[1])
+        try:
+            return None if found is None else Document(json.loads(found[0]), found[1])
+        except ValueError as error:
+            raise StoreDamaged(f"{kind} {key!r} in {self.url} is not JSON: {error}") from error
 
     def create(self, kind: Kind, key: str, value: Mapping[str, Any]) -> Document:
         """Put a document where there is none; StoreConflict where there is one."""
@@ -69,6 +72,11 @@ class MemoryStore:
         with self._lock:
             self._expect(kind, key, version)
             del self._documents[kind, key]
+
+    def discard(self, kind: Kind, key: str) -> None:
+        """Remove whatever stands under a key; nothing there is no error."""
+        with self._lock:
+            self._documents.pop((kind, check_key(key)), None)
 
     def _expect(self, kind: Kind, key: str, version: int | None) -> None:
         current = self._documents.get((kind, check_key(key)))

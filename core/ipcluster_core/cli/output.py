@@ -1,0 +1,48 @@
+"""What the command says: exit codes, messages, tables. Only the command line prints."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Sequence
+
+__all__ = ["Exit", "progress", "readable", "say", "table"]
+
+
+class Exit(enum.IntEnum):
+    """What the command's exit code means."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    IN_USE = 4
+    LEFTOVERS = 5
+    INTERRUPTED = 130
+
+
+def say(text: str) -> None:
+    """Tell the person at the keyboard, apart from the results."""
+    print(f"ipclusterctl: {text}", file=sys.stderr)
+
+
+def progress(text: str) -> None:
+    """Tell a person who waits; nobody else."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr)
+
+
+def readable(error: ValueError) -> str:
+    """Return a model's complaints without the model library's own words around them."""
+    details = getattr(error, "errors", None)
+    if details is None:
+        return str(error)
+    return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'spec'}: {one['msg']}" for one in details())
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print rows in columns, the first line of each cell."""
+    lines = [[cell.splitlines()[0] if cell else "" for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
