@@ -22,6 +22,7 @@ import zmq
 from . import wire
 from .incarnation import TASK, endpoint, secret_of
 from .link import Link
+from .load import LoadReport
 from .process import Identity, end_all, liveness, tagged
 from .record import Liveness, title_of
 from .scheduling import Assignment, Lost, Scheduler, Work
@@ -73,9 +74,11 @@ class Broker:
         self._nanny, self._controller = nanny, controller
         self._store = open_store(str(boot["store"]))
         self._secret = b""
-        self._scheduler = Scheduler()
+        self._scheduler = Scheduler(boot["spec"]["max_tasks"])
         self._seats: dict[int, _Seat] = {}
         self._engine_of: dict[bytes, int] = {}
+        self._known: set[int] = set()  # engines that are seated, or will be again
+        self._no_engine = ""  # why none is left, and none will come, for tasks that any might take
         self._told_idle: set[int] = set()
         self._leaving: dict[int, str] = {}  # engines that get nothing new, and why they are about to go
         self._clients: dict[bytes, int | None] = {}  # identity -> pidfd
@@ -85,9 +88,7 @@ class Broker:
         self._functions: dict[bytes, Buffer] = {}
         self._payloads: dict[Work, _Payload] = {}
         self._values: Values[wire.Value] = Values()
-        self._idle_since: float | None = time.monotonic()
-        self._alone_since: float | None = time.monotonic()
-        self._told = (False, False)  # busy, attended by clients: as the controller knows it
+        self._report = LoadReport(time.monotonic(), time.monotonic())
         self._partners = {"nanny", "controller"}
         self._over = ""
         self._context = zmq.Context()
@@ -174,6 +175,13 @@ class Broker:
             cause = f"{self._leaving.pop(engine)}, {cause}"
         for lost in self._scheduler.engine_lost(engine, begun):
             self._tell_lost(lost, f"engine {engine} on {seat.host} died ({cause}) while it ran this task", cause, tail)
+        self._refuse_waiting()
+
+    def _refuse_waiting(self) -> None:
+        """Fail what waits for any engine, when none is left."""
+        if self._no_engine:
+            for lost in self._scheduler.give_up_waiting():
+                self._tell_lost(lost, self._no_engine, "", "")
 
     def _recover(self, engine: int, chunk: Mapping[str, Any], blob: bytes, start: int) -> int:
         """Settle what a dead engine had finished and not told; return where the next chunk's results begin."""
@@ -193,10 +201,13 @@ class Broker:
     def _on_controller(self, message: Mapping[str, Any], _: bytes) -> None:
         match message["do"]:
             case "load":
-                self._note_load()
+                self._report.note(self._scheduler, len(self._clients), time.monotonic())
                 self._tell_load()
+            case "adapts":
+                self._report.adapts = bool(message["on"])
             case "retire":
-                chosen = self._scheduler.retire(map(int, message["engines"]), int(message["count"]))
+                able, only_idle = map(int, message["engines"]), bool(message["only_idle"])
+                chosen = self._scheduler.retire(able, int(message["count"]), only_idle=only_idle)
                 self._leaving.update(dict.fromkeys(chosen, "it was scaled down and had not finished in time"))
                 reply = {"event": "retired", "set": message["set"], "asked": message["count"], "engines": chosen}
                 self._controller.send(reply)
@@ -205,9 +216,16 @@ class Broker:
                 self._scheduler.suspend(engine)
                 self._leaving[engine] = "it was restarted on request"
             case "drop":
-                remove(self._segments, f"e{int(message['engine'])}", free_only=True)
-                for lost in self._scheduler.engine_gone(int(message["engine"]), map(int, message["expected"])):
-                    self._tell_lost(lost, f"engine {message['engine']} left before it could take this task", "", "")
+                engine, why = int(message["engine"]), str(message["why"])
+                self._known.discard(engine)
+                remove(self._segments, f"e{engine}", free_only=True)
+                for lost in self._scheduler.engine_gone(engine, map(int, message["expected"])):
+                    self._tell_lost(lost, why or f"engine {engine} left before it could take this task", "", "")
+            case "refuse":
+                self._no_engine = str(message["why"])
+                self._refuse_waiting()
+            case "accept":
+                self._no_engine = ""
             case "end":
                 self._on_end(message)
             case other:
@@ -237,6 +255,10 @@ class Broker:
         elif engine is not None:
             if kind is Kind.DONE:
                 self._on_done(engine, wire.Done.decode(frames))
+            elif kind is Kind.BYE:
+                self._scheduler.suspend(engine)
+                self._leaving.setdefault(engine, "it made room for the next one")
+                self._send(identity, Notice(Kind.BYE, {}).encode())
         elif identity in self._clients:
             self._on_client(identity, kind, frames)
         elif kind is not Kind.BYE:
@@ -252,13 +274,13 @@ class Broker:
             engine, incarnation = int(hello["engine"]), int(hello["incarnation"])
             self._seats[engine] = _Seat(identity, incarnation, str(hello["host"]))
             self._engine_of[identity] = engine
+            self._known.add(engine)
             self._scheduler.engine_up(engine)
             self._send(identity, Notice(Kind.WELCOME, {}).encode())
             self._controller.send({"event": "up", "engine": engine, "incarnation": incarnation})
         else:
             self._clients[identity] = self._watch(hello["process"])
             self._prefixes[identity] = str(hello["segments"])
-            self._alone_since = None
             self._send(identity, Notice(Kind.WELCOME, {}).encode())
 
     def _refusal(self, hello: Mapping[str, Any]) -> dict[str, str] | None:
@@ -291,8 +313,6 @@ class Broker:
         if pidfd is not None:
             self._poller.unregister(pidfd)
             os.close(pidfd)
-        if not self._clients:
-            self._alone_since = time.monotonic()
         self._free(self._values.drop(self._values.of_client(identity)))
         self._forget_client(identity)
 
@@ -336,8 +356,11 @@ class Broker:
         ends = wire.offsets(message.sizes, message.tasks)
         if ends[-1] != len(message.body) or message.function not in self._functions:
             raise ValueError("a submit whose sizes do not fit, or of an unknown function")
-        if wanted is not None and not wanted & self._seats.keys():
+        if wanted is not None and not wanted & self._known:
             self._refuse(work, f"no such engine: {sorted(wanted)}; up are: {sorted(self._seats)}")
+            return
+        if wanted is None and self._no_engine:
+            self._refuse(work, self._no_engine)
             return
         refs = [bytes.fromhex(key) for key in options.get("refs", ())]
         if self._values.missing(refs):
@@ -445,31 +468,11 @@ class Broker:
     # load
 
     def _note_load(self) -> None:
-        load = self._scheduler.load
-        if load.queued or load.running:
-            self._idle_since = None
-        elif self._idle_since is None:
-            self._idle_since = time.monotonic()
-        # The controller was told "busy" or "not alone" and decides by that: tell it once when that is over.
-        busy, attended = self._told
-        if (busy and self._idle_since is not None) or (attended and self._alone_since is not None):
+        if self._report.note(self._scheduler, len(self._clients), time.monotonic()):
             self._tell_load()
 
     def _tell_load(self) -> None:
-        load = self._scheduler.load
-        self._told = (self._idle_since is None, self._alone_since is None)
-        self._controller.send(
-            {
-                "event": "load",
-                "queued": load.queued,
-                "running": load.running,
-                "settled": load.settled,
-                "clients": len(self._clients),
-                "engines": {str(engine): tasks for engine, tasks in self._scheduler.engines.items()},
-                "idle_since": self._idle_since,
-                "alone_since": self._alone_since,
-            }
-        )
+        self._controller.send({"event": "load", **self._report.tell(self._scheduler, len(self._clients))})
 
 
 def run(boot: Mapping[str, Any], nanny: Link, controller: Link) -> None:

@@ -13,31 +13,33 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
 
 from . import errors, process
-from .control import CONTROL
-from .incarnation import endpoint, forget, log_path, secret_of, tail_of, update
-from .lifecycle import (
+from .actions import (
+    AcceptTasks,
     Action,
+    Adapted,
     AskLoad,
-    ClusterLife,
     DropEngine,
     End,
-    EngineState,
     Ready,
+    RefuseTasks,
     RestartEngine,
     RetireEngines,
     StartEngine,
     StopEngine,
-    limits_of,
 )
+from .control import CONTROL
+from .incarnation import endpoint, forget, log_path, secret_of, tail_of, update
+from .lifecycle import ClusterLife, limits_of
 from .link import Link
+from .policy import policy_of
 from .record import ClusterState, Ended, Record, title_of, utc_now
 from .store import open_store
+from .waits import Wait
 
 __all__ = ["Controller", "run"]
 
@@ -46,16 +48,6 @@ logger = logging.getLogger("ipcluster.controller")
 
 #: Longest time that poll(2) takes, in ms; when it is over, the loop goes round once more.
 _LONGEST_POLL_MS = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    """A client that waits until `n` engines are up, or until each of some is up in a later incarnation than it was."""
-
-    client: bytes
-    until: float
-    n: int = 0
-    was: Mapping[int, int] = field(default_factory=dict)
 
 
 class Controller:
@@ -70,10 +62,10 @@ class Controller:
         self._nanny, self._broker = nanny, broker
         self._store = open_store(str(boot["store"]))
         sets = {str(name): int(n) for name, n in boot["sets"].items()}
-        self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec))
+        self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec), policy_of(spec))
         self._load: Mapping[str, Any] = {"queued": 0, "running": 0, "settled": 0, "clients": 0, "engines": {}}
         self._asking_status: list[bytes] = []
-        self._waits: list[_Wait] = []
+        self._waits: list[Wait] = []
         self._secret = b""
         self._over = False
         self._context = zmq.Context()
@@ -128,16 +120,20 @@ class Controller:
             case "started":
                 self._life.engine_started(int(message["engine"]), int(message["pid"]), int(message["incarnation"]))
             case "died":
-                logger.info("engine %s of %s ended: %s", message["engine"], self._title, message["cause"])
-                engine, incarnation = int(message["engine"]), int(message["incarnation"])
-                cause, tail = str(message["cause"]), str(message["tail"])
-                self._perform(self._life.engine_died(engine, cause, tail, now, incarnation=incarnation))
+                self._on_death(message, now)
             case "owner_gone":
                 self._perform(self._life.end("the process whose with-block owned it is gone", "owner"))
             case _:
                 # The only command: the end. Whoever still waits is told why.
                 self._refuse_waits(f"ended: {message['reason']}", str(message["tail"]))
                 self._over = True
+
+    def _on_death(self, message: Mapping[str, Any], now: float) -> None:
+        engine, incarnation = int(message["engine"]), int(message["incarnation"])
+        cause, tail, farewell = str(message["cause"]), str(message["tail"]), str(message["farewell"])
+        logger.info("engine %d of %s ended: %s", engine, self._title, farewell or cause)
+        recycled = bool(farewell)
+        self._perform(self._life.engine_died(engine, cause, tail, now, incarnation=incarnation, recycled=recycled))
 
     def _on_broker(self, message: Mapping[str, Any]) -> None:
         now = time.monotonic()
@@ -185,12 +181,10 @@ class Controller:
                     self._become_ending(reason, by, tail)
                 case AskLoad():
                     self._broker.send({"do": "load"})
-                case RetireEngines(name, engines, count):
-                    self._broker.send({"do": "retire", "set": name, "engines": engines, "count": count})
-                case DropEngine(engine, expected):
-                    self._broker.send({"do": "drop", "engine": engine, "expected": expected})
-                case _:
+                case StartEngine() | StopEngine() | RestartEngine():
                     self._perform_on_process(action)
+                case _:
+                    self._perform_on_tasks(action)
 
     def _perform_on_process(self, action: StartEngine | StopEngine | RestartEngine) -> None:
         match action:
@@ -204,6 +198,23 @@ class Controller:
                 logger.info("engine %d of %s is restarted on request", engine, self._title)
                 self._broker.send({"do": "restart", "engine": engine})
                 self._nanny.send({"do": "stop", "engine": engine})
+
+    def _perform_on_tasks(self, action: RetireEngines | DropEngine | RefuseTasks | AcceptTasks | Adapted) -> None:
+        match action:
+            case Adapted(name, before, after, why):
+                logger.info("%s: set %s adapts from %d to %d: %s", self._title, name, before, after, why)
+            case RetireEngines(name, engines, count, only_idle):
+                order = {"do": "retire", "set": name, "engines": engines, "count": count, "only_idle": only_idle}
+                self._broker.send(order)
+            case DropEngine(engine, expected, why):
+                if why:
+                    logger.warning("%s: %s", self._title, why)
+                self._broker.send({"do": "drop", "engine": engine, "expected": expected, "why": why})
+            case RefuseTasks(why):
+                logger.warning("%s has no engine left, tasks are refused", self._title)
+                self._broker.send({"do": "refuse", "why": f"no engine of {self._title} is left: {why}"})
+            case AcceptTasks():
+                self._broker.send({"do": "accept"})
 
     def _become_running(self) -> None:
         def change(record: Record) -> Record | None:
@@ -294,41 +305,21 @@ class Controller:
     def _on_wait(self, client: bytes, request: Mapping[str, Any]) -> None:
         n = request["n"]
         wanted = sum(self._life.sets.values()) if n is None else int(n)
-        self._waits.append(_Wait(client, time.monotonic() + float(request["limit"]), n=wanted))
+        self._waits.append(Wait(client, time.monotonic() + float(request["limit"]), n=wanted))
 
     def _answer_waits(self, now: float) -> None:
         self._waits = [wait for wait in self._waits if not self._answer(wait, now)]
 
-    def _answer(self, wait: _Wait, now: float) -> bool:
+    def _answer(self, wait: Wait, now: float) -> bool:
         """Answer a client that waits, if there is an answer; return whether there was."""
-        life = self._life
-        up, reachable = life.count(EngineState.UP), life.reachable()
-        reasons = "\n".join(life.reasons())
-        late = [engine for engine, was in wait.was.items() if not self._is_up_again(engine, was)]
-        failed = [e for e in late if e not in life.engines or life.engines[e].state is EngineState.FAILED]
-        if up >= wait.n and not late:
-            self._reply(wait.client, {"up": up})
-        elif failed and life.over is None:
-            text = f"engines {failed} of {self._title} did not come back\n{reasons}".rstrip()
-            self._refuse(wait.client, errors.LaunchError(text))
-        elif life.over is None and reachable < wait.n:
-            why = reasons or f"it has a size of {sum(life.sets.values())}: scale it first"
-            text = f"{up} of {wait.n} engines of {self._title} are up, and no more than {reachable} can be: {why}"
-            self._refuse(wait.client, errors.LaunchError(text))
-        elif now >= wait.until:
-            what = (
-                f"engines {late} of {self._title} are not up again"
-                if late
-                else f"{up} of {wait.n} engines of {self._title} are up"
-            )
-            self._refuse(wait.client, errors.ClusterTimeout(f"{what}\n{reasons}".rstrip()))
-        else:
-            return False
+        match wait.answer(self._life, self._title, now):
+            case None:
+                return False
+            case errors.ClusterError() as error:
+                self._refuse(wait.client, error)
+            case answer:
+                self._reply(wait.client, answer)
         return True
-
-    def _is_up_again(self, engine: int, was: int) -> bool:
-        found = self._life.engines.get(engine)
-        return found is not None and found.state is EngineState.UP and found.incarnation > was
 
     def _refuse_waits(self, reason: str, tail: str) -> None:
         text = f"{self._title}: {reason}\n{tail}".rstrip()
@@ -358,7 +349,7 @@ class Controller:
             raise errors.ClusterError(f"{self._title} has no engine {unknown}; it has: {sorted(life.engines)}")
         was = {engine: life.engines[engine].incarnation for engine in wanted}
         self._perform(life.restart(wanted, time.monotonic()))
-        self._waits.append(_Wait(client, time.monotonic() + float(request["limit"]), was=was))
+        self._waits.append(Wait(client, time.monotonic() + float(request["limit"]), was=was))
 
     def _on_logs(self, client: bytes, request: Mapping[str, Any]) -> None:
         lines, engines = int(request["tail"]), request["engines"]

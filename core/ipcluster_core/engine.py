@@ -2,7 +2,8 @@
 
 The main thread receives a chunk, runs its tasks in order, and sends what came of them; nothing stands between the
 task socket and the user's code, so signals reach it and ``import`` locks are its own. What began and what finished
-is written to the journal, which the nanny reads if this process dies.
+is written to the journal, which the nanny reads if this process dies. When its policy wants it, the engine leaves
+between two tasks, and writes that there too: what it has not begun goes to others.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ import zmq
 from . import errors, refs, serialize, wire
 from .incarnation import LOG_FORMAT, TASK, endpoint, secret_of
 from .journal import Journal
+from .memory import resident_bytes
+from .policy import policy_of
 from .process import close_input, die_with_parent
 from .segments import Pool, Reader, folder_of
 from .store import open_store
@@ -37,6 +40,9 @@ logger = logging.getLogger("ipcluster.engine")
 #: Results are sent at the end of a chunk, or when the oldest has waited so long, in ns.
 _FLUSH_NS = 2_000_000
 
+#: Seconds that an engine that leaves by itself waits for the broker, and then has for its exit hooks.
+_LEAVE_SECONDS = 5
+
 
 class Engine:
     """Serves one broker until it is told to stop, or signalled."""
@@ -46,6 +52,9 @@ class Engine:
         self._engine = engine
         self._incarnation = incarnation
         self._journal = journal
+        self._policy = policy_of(boot["spec"])
+        self._tasks_run = 0
+        self._farewell = ""
         self._functions: dict[bytes, Callable[..., Any]] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._busy = False
@@ -56,7 +65,7 @@ class Engine:
         self._socket = self._context.socket(zmq.DEALER)
 
     def run(self) -> None:
-        """Register and serve."""
+        """Register, and serve until it is stopped, or leaves by itself."""
         secret = secret_of(open_store(str(self._boot["store"])), str(self._boot["tag"]))
         self._socket.sndhwm = self._socket.rcvhwm = 0
         address, _ = endpoint(str(self._boot["folder"]), TASK)
@@ -72,8 +81,9 @@ class Engine:
         }
         self._send(Notice(Kind.HELLO, hello).encode())
         try:
-            while True:
-                self._serve(wire.unpack([frame.buffer for frame in self._socket.recv_multipart(copy=False)]))
+            while not self._farewell:
+                self._serve(self._receive())
+            self._leave()
         except zmq.ContextTerminated:
             return
         finally:
@@ -82,6 +92,19 @@ class Engine:
     def stop(self) -> None:
         """End `run`, from another thread, when the task that it may be at is done."""
         self._context.term()
+
+    def _receive(self) -> Sequence[Buffer]:
+        return wire.unpack([frame.buffer for frame in self._socket.recv_multipart(copy=False)])
+
+    def _leave(self) -> None:
+        """Go when the broker has all results. What it sends before it knows is not begun, and goes to others."""
+        logger.info("engine %d leaves: %s", self._engine, self._farewell)
+        self._journal.leave(self._farewell)
+        self._send(Notice(Kind.BYE, {}).encode())
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while self._socket.poll(int(max(0.0, deadline - time.monotonic()) * 1000)):
+            if wire.kind_of(self._receive()) is Kind.BYE:
+                return
 
     def _serve(self, frames: Sequence[Buffer]) -> None:
         kind = wire.kind_of(frames)
@@ -130,7 +153,16 @@ class Engine:
             outbox.add(status, payload, self._pool.share(buffers))
             if not kept or time.perf_counter_ns() - outbox.since > _FLUSH_NS:
                 outbox.flush()
+            if self._is_to_leave():
+                break
         outbox.flush()
+
+    def _is_to_leave(self) -> bool:
+        """Count a task that has been run; tell whether it was the last."""
+        self._tasks_run += 1
+        resident = 0 if self._policy.max_memory_bytes is None else resident_bytes("self")
+        self._farewell = self._policy.farewell(self._tasks_run, resident)
+        return bool(self._farewell)
 
     def _function(self, chunk: wire.Chunk) -> Callable[..., Any]:
         function = self._functions.get(chunk.function)
@@ -240,6 +272,9 @@ def run(boot: Mapping[str, Any], engine: int, incarnation: int, journal: Journal
     signal.signal(signal.SIGINT, served.interrupt)
     try:
         served.run()
+        # Exit hooks are the user's and may hang; until they are through, the next one is not started.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_LEAVE_SECONDS)
     except _Stopped:
         logger.info("engine %d stops", engine)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 __all__ = ["ClusterSpec", "EngineSpec", "SpecFields"]
 
@@ -63,6 +63,20 @@ class ClusterSpec(BaseModel):
         "for modules of preload that cannot be forked (threads, GPU contexts).",
     )
 
+    max_tasks: PositiveInt | None = Field(
+        default=None, description="Tasks after which an engine is replaced by a fresh one; None means no limit."
+    )
+    max_memory_bytes: PositiveInt | None = Field(
+        default=None,
+        description="Resident memory above which an engine is replaced by a fresh one, between two tasks; one above "
+        "twice as much is killed at once, with its task. None means no limit.",
+    )
+    max_restarts: NonNegativeInt = Field(
+        default=10,
+        description="How many times in a row an engine that dies within 10 s of being up is started again; 0 means "
+        "that no engine that dies is replaced.",
+    )
+
     @field_validator("labels", "env")
     @classmethod
     def _no_nul(cls, value: dict[str, str]) -> dict[str, str]:
@@ -114,3 +128,6 @@ class SpecFields(TypedDict, total=False):
     preload: list[str]
     python: str | None
     start_method: Literal["fork", "spawn"]
+    max_tasks: int | None
+    max_memory_bytes: int | None
+    max_restarts: int

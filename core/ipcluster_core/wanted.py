@@ -31,8 +31,14 @@ _DEFAULTS: Mapping[str, Any] = {
     "preload": [],
     "python": None,
     "start_method": "fork",
+    "max_tasks": None,
+    "max_memory_bytes": None,
+    "max_restarts": 10,
 }
 
+
+#: The fields that are whole numbers, with the smallest that each may be.
+_NUMBERS = {"n": 0, "max_tasks": 1, "max_memory_bytes": 1, "max_restarts": 0}
 
 #: The fields that are seconds.
 _LIMITS = frozenset({"idle_timeout", "lifetime", "no_client_timeout"})
@@ -42,11 +48,11 @@ def _is_plainly_valid(name: str, value: object) -> bool:
     """Tell whether a field needs no model to be found valid."""
     match value:
         case None:
-            return name == "n" or name in _LIMITS
+            return name in _NUMBERS.keys() - {"max_restarts"} or name in _LIMITS
         case bool():
             return False
         case int():
-            return (name == "n" and value >= 0) or (name in _LIMITS and value > 0)
+            return value >= _NUMBERS[name] if name in _NUMBERS else name in _LIMITS and value > 0
         case float():
             return name in _LIMITS and 0 < value < float("inf")
         case _:

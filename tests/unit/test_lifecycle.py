@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ipcluster_core.lifecycle import (
-    DRAIN_SECONDS,
-    PAUSES,
-    START_TRIES,
-    STEADY_SECONDS,
+from ipcluster_core.actions import (
+    AcceptTasks,
     Action,
     AskLoad,
-    ClusterLife,
     DropEngine,
     End,
-    EngineState,
-    Limits,
     Ready,
+    RefuseTasks,
     RestartEngine,
     RetireEngines,
     StartEngine,
     StopEngine,
-    limits_of,
 )
+from ipcluster_core.lifecycle import DRAIN_SECONDS, ClusterLife, EngineState, Limits, limits_of
+from ipcluster_core.policy import PAUSES, START_TRIES, STEADY_SECONDS, EnginePolicy
 
 UP, STARTING, WAITING = EngineState.UP, EngineState.STARTING, EngineState.WAITING
 
@@ -180,9 +176,10 @@ def test_engine_that_cannot_be_started_is_given_up() -> None:
     life = begin(2, up=1, at_least=1)
     followed = fail_start(life, 1, START_TRIES)
 
-    assert followed == [DropEngine(1, (0,))]
+    why = "engine 1 could not be started (exit code 1):\nImportError: no lizard"
+    assert followed == [DropEngine(1, (0,), why)]
     assert states(life) == {0: "up", 1: "failed"}
-    assert life.reasons() == ["engine 1 could not be started (exit code 1):\nImportError: no lizard"]
+    assert life.reasons() == [why]
 
 
 def test_deaths_of_an_engine_that_was_up_do_not_count_as_failed_starts() -> None:
@@ -216,21 +213,116 @@ def test_cluster_ends_when_it_cannot_become_ready() -> None:
     first = fail_start(life, 1, START_TRIES)
     second = fail_start(life, 2, START_TRIES)
 
-    assert first == [DropEngine(1, (0, 2))]
-    assert second[0] == DropEngine(2, (0,))
+    why = "engine {} could not be started (exit code 1):\nImportError: no lizard"
+    assert first == [DropEngine(1, (0, 2), why.format(1))]
+    assert second[0] == DropEngine(2, (0,), why.format(2))
     assert isinstance(second[1], End)
     assert second[1].reason == "only 1 of the 2 engines needed could be started"
     assert "engine 2 could not be started (exit code 1):\nImportError: no lizard" in second[1].tail
 
 
 def test_ready_cluster_lives_on_without_an_engine() -> None:
-    """Engines that fail later are a matter for its status, and for whoever scales it."""
+    """But for its tasks there is no hope: they are refused, with the reason."""
     life = begin(1)
     list(life.engine_died(0, "exit code 1", "", 0.0))
+    why = "engine 0 could not be started (exit code 1):\nImportError: no lizard"
 
-    assert fail_start(life, 0, START_TRIES) == [DropEngine(0, ())]
+    assert fail_start(life, 0, START_TRIES) == [DropEngine(0, (), why), RefuseTasks(why)]
     assert life.over is None
     assert life.reachable() == 0
+
+
+# recycled, and given up for good
+
+
+def test_engine_that_is_recycled_is_started_again_at_once() -> None:
+    """However often; it is no death, also if what it said before is heard later."""
+    life = begin(1)
+    for incarnation in range(1, 30):
+        assert list(life.engine_died(0, "exit code 0", "", 1.0, recycled=True)) == [
+            StartEngine(0, incarnation, "default")
+        ]
+    assert states(life) == {0: "starting"}
+    assert list(life.engine_up(0, 29, 2.0)) == []
+    assert life.engines[0].quick_deaths == 0
+
+
+def test_engine_that_leaves_to_be_recycled_while_it_retires_is_not_started_again() -> None:
+    """Nor while it is one too many."""
+    life = begin(2)
+    list(life.scale("default", 1, 1.0))
+    list(life.engines_retired("default", 1, [1], 1.0))
+
+    assert list(life.engine_died(1, "exit code 0", "", 2.0, recycled=True)) == [DropEngine(1, (0,))]
+    assert states(life) == {0: "up"}
+
+
+def test_cluster_whose_engine_is_recycled_is_not_idle() -> None:
+    """As with any engine on its way up."""
+    life = begin(1, limits=Limits(idle_timeout=60.0))
+    list(life.engine_died(0, "exit code 0", "", 59.0, recycled=True))
+    meanwhile = life.deadline()
+    list(life.engine_up(0, 1, 70.0))
+
+    assert meanwhile is None
+    assert life.deadline() == 130.0
+
+
+def test_engine_that_tasks_kill_again_and_again_is_given_up() -> None:
+    """Once it was started again as often as is allowed; tasks are refused with the last one."""
+    life = begin(2)
+    life.policy = EnginePolicy(max_restarts=2)
+    for incarnation in (1, 2):
+        list(life.engine_died(0, "exit code 3", "last words", 0.0))
+        list(life.tick(10.0))
+        list(life.engine_up(0, incarnation, 10.0))
+    followed = list(life.engine_died(0, "exit code 3", "last words", 10.0))
+    why = "engine 0 died 3 times in a row soon after its start, and is not started again (exit code 3):\nlast words"
+
+    assert followed == [DropEngine(0, (1,), why)]
+    assert states(life) == {0: "failed", 1: "up"}
+    assert life.reasons() == [why]
+
+
+def test_engine_that_is_not_to_be_replaced_is_not() -> None:
+    """Also one that was up for long; the others go on, with the last one hope is lost."""
+    life = begin(2)
+    life.policy = EnginePolicy(max_restarts=0)
+    first = list(life.engine_died(0, "signal SIGKILL", "", 1e6))
+    second = list(life.engine_died(1, "signal SIGKILL", "", 1e6))
+    why = "engine {} ended and is not replaced, as max_restarts is 0 (signal SIGKILL)"
+
+    assert first == [DropEngine(0, (1,), why.format(0))]
+    assert second == [DropEngine(1, (), why.format(1)), RefuseTasks(f"{why.format(0)}\n{why.format(1)}")]
+
+
+def test_tasks_are_accepted_again_when_engines_get_another_chance() -> None:
+    """By a restart, by scaling; also by scaling to none, which is meant."""
+    for chance in (
+        lambda life: life.restart([0], 5.0),
+        lambda life: life.scale("default", 1, 5.0),
+        lambda life: life.scale("default", 0, 5.0),
+    ):
+        life = begin(1)
+        life.policy = EnginePolicy(max_restarts=0)
+        refused = list(life.engine_died(0, "exit code 1", "", 1.0))[-1]
+
+        assert isinstance(refused, RefuseTasks)
+        assert list(life.tick(2.0)) == []
+        assert AcceptTasks() in list(chance(life))
+        assert not life.refusing
+
+
+def test_a_retiring_engine_is_no_hope_and_a_set_scaled_to_none_none_either() -> None:
+    """What it has it finishes, and nothing new."""
+    life = ClusterLife({"small": 1, "large": 1}, 0, policy=EnginePolicy(max_restarts=0))
+    list(life.begin(0.0))
+    for engine in range(2):
+        list(life.engine_up(engine, 0, 0.0))
+    list(life.scale("large", 0, 1.0))
+    list(life.engines_retired("large", 1, [1], 1.0))
+
+    assert isinstance(list(life.engine_died(0, "exit code 1", "", 1.0))[-1], RefuseTasks)
 
 
 # scaling

@@ -11,21 +11,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ipcluster_core.lifecycle import (
-    DRAIN_SECONDS,
+from ipcluster_core.actions import (
     Action,
     AskLoad,
-    ClusterLife,
     DropEngine,
     End,
-    EngineState,
-    Limits,
     Ready,
     RestartEngine,
     RetireEngines,
     StartEngine,
     StopEngine,
 )
+from ipcluster_core.lifecycle import DRAIN_SECONDS, ClusterLife, EngineState, Limits
 
 SETS = st.sampled_from(["one", "two"])
 SIZES = st.integers(0, 4)

@@ -61,6 +61,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"env": {"A": 1}}, "valid string"),
     ({"preload": "numpy"}, "valid list"),
     ({"start_method": "forkserver"}, "'fork' or 'spawn'"),
+    ({"max_tasks": 0}, "greater than 0"),
+    ({"max_memory_bytes": 0}, "greater than 0"),
+    ({"max_restarts": -1}, "greater than or equal to 0"),
+    ({"max_restarts": None}, "valid integer"),
     ({"engine": 4}, "Extra inputs are not permitted"),
 ]
 

@@ -36,8 +36,28 @@ def test_the_quick_way_takes_limits_too(limit: str, value: float | None) -> None
     assert type(plain_spec(None, fields)[limit]) is type(ClusterSpec(**fields).model_dump()[limit])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", [None, 1, 10**9])
+@pytest.mark.parametrize("limit", ["max_tasks", "max_memory_bytes"])
+def test_the_quick_way_takes_limits_of_engines_too(limit: str, value: int | None) -> None:
+    """As the model takes them."""
+    fields = {limit: value, "max_restarts": 0}
+
+    assert plain_spec(None, fields) == ClusterSpec(**fields).model_dump(mode="json")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
-    "fields", [{"n": -1}, {"n": "many"}, {"n": 2.5}, {"lifetime": 0}, {"idle_timeout": float("inf")}, {"x": None}]
+    "fields",
+    [
+        {"n": -1},
+        {"max_tasks": 0},
+        {"max_restarts": None},
+        {"max_restarts": -1},
+        {"n": "many"},
+        {"n": 2.5},
+        {"lifetime": 0},
+        {"idle_timeout": float("inf")},
+        {"x": None},
+    ],
 )
 def test_what_is_not_valid_is_refused_by_the_model(fields: SpecFields) -> None:
     """With its message."""
