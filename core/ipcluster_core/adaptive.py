@@ -141,4 +141,4 @@ class Adaptive:
         """Say what keeps the set from its size; empty when nothing does."""
         if self.retry_at is None or not self._rounds:
             return ""
-        return f"engines could not be started, {self._rounds} times in a row; tried again after {self._pause:g} s"
+        return f"engines could not be started; attempt {self._rounds + 1} comes after {self._pause:g} s"

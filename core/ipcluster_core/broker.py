@@ -259,6 +259,8 @@ class Broker:
                 self._scheduler.suspend(engine)
                 self._leaving.setdefault(engine, "it made room for the next one")
                 self._send(identity, Notice(Kind.BYE, {}).encode())
+                incarnation = self._seats[engine].incarnation
+                self._controller.send({"event": "leaves", "engine": engine, "incarnation": incarnation})
         elif identity in self._clients:
             self._on_client(identity, kind, frames)
         elif kind is not Kind.BYE:

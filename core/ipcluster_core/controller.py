@@ -32,10 +32,12 @@ from .actions import (
     StartEngine,
     StopEngine,
 )
+from .adaptive import Adaptive
 from .control import CONTROL
 from .incarnation import endpoint, forget, log_path, secret_of, tail_of, update
 from .lifecycle import ClusterLife, limits_of
 from .link import Link
+from .load import demand_of
 from .policy import policy_of
 from .record import ClusterState, Ended, Record, title_of, utc_now
 from .store import open_store
@@ -62,7 +64,8 @@ class Controller:
         self._nanny, self._broker = nanny, broker
         self._store = open_store(str(boot["store"]))
         sets = {str(name): int(n) for name, n in boot["sets"].items()}
-        self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec), policy_of(spec))
+        adapting = {str(name): Adaptive(*bounds) for name, bounds in boot["adapting"].items()}
+        self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec), policy_of(spec), adapting)
         self._load: Mapping[str, Any] = {"queued": 0, "running": 0, "settled": 0, "clients": 0, "engines": {}}
         self._asking_status: list[bytes] = []
         self._waits: list[Wait] = []
@@ -74,6 +77,7 @@ class Controller:
             "status": self._on_status,
             "wait": self._on_wait,
             "scale": self._on_scale,
+            "adapt": self._on_adapt,
             "restart": self._on_restart,
             "logs": self._on_logs,
             "end": self._on_end,
@@ -141,9 +145,12 @@ class Controller:
             case "bound":
                 # Both sockets are there: whoever connects from now on need not try again.
                 self._nanny.send({"do": "ready"})
+                self._broker.send({"do": "adapts", "on": bool(self._life.adapting)})
                 self._perform(self._life.begin(now))
             case "up":
                 self._perform(self._life.engine_up(int(message["engine"]), int(message["incarnation"]), now))
+            case "leaves":
+                self._life.engine_leaves(int(message["engine"]), int(message["incarnation"]), now)
             case "retired":
                 asked, engines = int(message["asked"]), [int(engine) for engine in message["engines"]]
                 self._perform(self._life.engines_retired(str(message["set"]), asked, engines, now))
@@ -151,7 +158,7 @@ class Controller:
                 self._perform(self._life.engine_idle(int(message["engine"]), now))
             case "load":
                 self._load = message
-                self._perform(self._life.load(message["idle_since"], message["alone_since"], now))
+                self._perform(self._life.load(message["idle_since"], message["alone_since"], now, demand_of(message)))
                 for client in self._asking_status:
                     self._reply(client, self._status())
                 self._asking_status.clear()
@@ -203,6 +210,7 @@ class Controller:
         match action:
             case Adapted(name, before, after, why):
                 logger.info("%s: set %s adapts from %d to %d: %s", self._title, name, before, after, why)
+                self._note_sizes()
             case RetireEngines(name, engines, count, only_idle):
                 order = {"do": "retire", "set": name, "engines": engines, "count": count, "only_idle": only_idle}
                 self._broker.send(order)
@@ -280,6 +288,7 @@ class Controller:
         return {
             "state": str(self._state()),
             "sets": life.sets,
+            "adapting": life.bounds(),
             "engines": engines,
             "tasks": {key: self._load[key] for key in ("queued", "running", "settled")},
             "clients": self._load["clients"],
@@ -330,16 +339,36 @@ class Controller:
         self._asking_status.clear()
 
     def _on_scale(self, client: bytes, request: Mapping[str, Any]) -> None:
-        name, n = str(request["set"]), int(request["n"])
-        if name not in self._life.sets:
-            known = ", ".join(sorted(self._life.sets))
-            raise errors.ClusterError(f"{self._title} has no engine set {name!r}; it has: {known}")
+        name, n = self._set_of(request), int(request["n"])
         if n < 0:
             raise errors.ClusterError("the number of engines cannot be negative")
         logger.info("%s: set %s scales from %d to %d", self._title, name, self._life.sets[name], n)
         self._perform(self._life.scale(name, n, time.monotonic()))
-        update(self._store, self._tag, lambda record: record._replace(sets=self._life.sets))
+        self._note_sizes()
         self._reply(client, {"n": n})
+
+    def _on_adapt(self, client: bytes, request: Mapping[str, Any]) -> None:
+        name, minimum, maximum = self._set_of(request), int(request["minimum"]), int(request["maximum"])
+        if not 0 <= minimum <= maximum:
+            raise errors.ClusterError(f"a set cannot have between {minimum} and {maximum} engines")
+        logger.info("%s: set %s adapts to its load, from %d to %d engines", self._title, name, minimum, maximum)
+        patience = float(request["patience"])
+        self._perform(self._life.adapt(name, minimum, maximum, time.monotonic(), patience=patience))
+        self._note_sizes()
+        self._reply(client, {"n": self._life.sets[name]})
+
+    def _set_of(self, request: Mapping[str, Any]) -> str:
+        name = str(request["set"])
+        if name not in self._life.sets:
+            known = ", ".join(sorted(self._life.sets))
+            raise errors.ClusterError(f"{self._title} has no engine set {name!r}; it has: {known}")
+        return name
+
+    def _note_sizes(self) -> None:
+        """Tell broker and record what sizes the sets have, and whether the load decides on them."""
+        sets, bounds = dict(self._life.sets), self._life.bounds()
+        self._broker.send({"do": "adapts", "on": bool(bounds)})
+        update(self._store, self._tag, lambda record: record._replace(sets=sets, adapting=bounds))
 
     def _on_restart(self, client: bytes, request: Mapping[str, Any]) -> None:
         life = self._life

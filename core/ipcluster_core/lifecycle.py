@@ -3,9 +3,9 @@ r"""What happens to a cluster and its engines: pure state, events in, actions ou
 A cluster: ``creating -> running -> ending -> ended``. An engine::
 
     starting --up--> up --scaled down--> retiring --idle, or late--> stopping --dead--> (removed)
-     ^ |  \            |  \--restart--> restarting --dead--> starting    ^
-       |   died        died, or left to be recycled                     | scaled down
-       |      \       /                                                 |
+     ^ |  \           | \--restart, or it leaves as its policy wants--> restarting --dead--> starting
+       |   died       died
+       |      \      /
        |       waiting  --pause over--> starting      (same id, next incarnation)
        +-- died so often in a row that its policy gives it up --> failed
 
@@ -124,6 +124,7 @@ class ClusterLife:
 
     def begin(self, now: float) -> Iterator[Action]:
         """Start what was asked for."""
+        self._look_at = now
         for name in self.sets:
             yield from self._fit(name, now)
         yield from self._maybe_ready(now)
@@ -141,6 +142,12 @@ class ClusterLife:
             found.state, found.since, found.failed_starts = EngineState.UP, now, 0
             yield from self._maybe_ready(now)
             yield from self._fit(found.set, now)
+
+    def engine_leaves(self, engine: int, incarnation: int, now: float) -> None:
+        """Note that an engine makes room for the next one, as its policy wants it, and gets no more tasks."""
+        found = self.engines.get(engine)
+        if found is not None and found.incarnation == incarnation and found.state is EngineState.UP:
+            found.state, found.since = EngineState.RESTARTING, now
 
     def engine_died(
         self,
@@ -162,12 +169,12 @@ class ClusterLife:
             yield DropEngine(engine, self._expected())
             yield from self._note_hope(now)
             return
+        if recycled:
+            found.quick_deaths = found.failed_starts = 0
         if found.state is EngineState.RESTARTING:
             yield self._start(found, now)
             return
-        if recycled:
-            found.quick_deaths = found.failed_starts = 0
-        else:
+        if not recycled:
             was_up = found.state is EngineState.UP
             steady = was_up and now - found.since >= STEADY_SECONDS
             found.quick_deaths = 0 if steady else found.quick_deaths + 1
@@ -176,6 +183,7 @@ class ClusterLife:
         found.state, found.since = EngineState.WAITING, now
         if found.verdict:
             found.state = EngineState.FAILED
+            self._look_at = now
             yield DropEngine(engine, self._expected(), self._reason(found))
             yield from self._maybe_hopeless()
         # It may have been one too many: then it is not started again.
@@ -278,7 +286,8 @@ class ClusterLife:
                 why = f"{demand.tasks} tasks wait, {busy} engines are busy: {decision.why}"
                 yield Adapted(name, before, decision.wanted, why)
             yield from self._fit(name, now)
-            if demand.tasks or demand.busy or decision.wanted > adaptive.minimum:
+            failed = self.count(EngineState.FAILED, of=name)
+            if demand.tasks or demand.busy or failed or decision.wanted > adaptive.minimum:
                 # Until the broker tells that tasks wait, a set that is as small as may be needs no look.
                 self._look_at = now + LOOK_SECONDS
 
@@ -332,6 +341,10 @@ class ClusterLife:
     def count(self, *states: EngineState, of: str | None = None) -> int:
         """Return how many engines are in one of the states (of one set)."""
         return sum(e.state in states and of in (None, e.set) for e in self.engines.values())
+
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """Return the smallest and the largest number of engines of each set that adapts."""
+        return {name: (adaptive.minimum, adaptive.maximum) for name, adaptive in self.adapting.items()}
 
     def reachable(self, of: str | None = None) -> int:
         """Return how many engines are up or may still come up."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .adaptive import Demand
 from .scheduling import Scheduler
 
-__all__ = ["LoadReport"]
+__all__ = ["LoadReport", "demand_of"]
 
 
 @dataclass(slots=True)
@@ -53,6 +54,15 @@ class LoadReport:
             "alone_since": self.alone_since,
             "backlog": None if backlog is None else (backlog.tasks, backlog.unmeasured, backlog.seconds),
         }
+
+
+def demand_of(told: Mapping[str, Any]) -> Demand | None:
+    """Return the demand for engines in what the controller was told; None when no set adapted when it was told."""
+    if told["backlog"] is None:
+        return None
+    tasks, unmeasured, seconds = told["backlog"]
+    busy = frozenset(int(engine) for engine, held in told["engines"].items() if held)
+    return Demand(int(tasks), int(unmeasured), float(seconds), busy)
 
 
 def _since(before: float | None, now: float, *, holds: bool) -> float | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from .record import ClusterState
+from .record import ClusterState, Record
 
 __all__ = ["ClusterStatus", "EngineStatus"]
 
@@ -27,8 +28,9 @@ class EngineStatus:
 class ClusterStatus:
     """How a cluster is.
 
-    `tasks` has the keys queued, running, settled; `reasons` says what is wrong or how it ended; `ends_in` the seconds
-    until a limit ends it, by limit.
+    `sets` has the number of engines wanted by set, `adapting` the least and the most of each set that is sized by its
+    load; `tasks` has the keys queued, running, settled; `reasons` says what is wrong or how it ended; `ends_in` the
+    seconds until a limit ends it, by limit.
     """
 
     name: str
@@ -40,6 +42,23 @@ class ClusterStatus:
     clients: int = 0
     reasons: tuple[str, ...] = ()
     ends_in: Mapping[str, float] = field(default_factory=dict)
+    adapting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def from_answer(cls, record: Record, answer: Mapping[str, Any]) -> ClusterStatus:
+        """Return what a controller answered when it was asked for the status of its cluster."""
+        return cls(
+            name=record.name,
+            incarnation=record.incarnation,
+            state=ClusterState(answer["state"]),
+            sets=answer["sets"],
+            engines=tuple(EngineStatus(**engine) for engine in answer["engines"]),
+            tasks=answer["tasks"],
+            clients=answer["clients"],
+            reasons=tuple(answer["reasons"]),
+            ends_in=answer["ends_in"],
+            adapting={name: (least, most) for name, (least, most) in answer["adapting"].items()},
+        )
 
     @property
     def up(self) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .spec import ClusterSpec, SpecFields
 
-__all__ = ["at_least_of", "plain_spec", "sets_of"]
+__all__ = ["at_least_of", "bounds_of", "plain_spec", "sets_of"]
 
 #: What ``ClusterSpec()`` dumps.
 _DEFAULTS: Mapping[str, Any] = {
@@ -31,6 +31,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "preload": [],
     "python": None,
     "start_method": "fork",
+    "adapt": None,
     "max_tasks": None,
     "max_memory_bytes": None,
     "max_restarts": 10,
@@ -84,10 +85,16 @@ def plain_spec(spec: ClusterSpec | None, fields: SpecFields) -> dict[str, Any]:
 
 
 def sets_of(plain: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of engines wanted by set; neither `n` nor sets means two."""
+    """Return the number of engines wanted by set at first; neither `n` nor sets means two, or the least of `adapt`."""
     if plain["engines"]:
         return {name: int(engines["n"]) for name, engines in plain["engines"].items()}
-    return {"default": 2 if plain["n"] is None else int(plain["n"])}
+    least = 2 if plain["adapt"] is None else int(plain["adapt"][0])
+    return {"default": least if plain["n"] is None else int(plain["n"])}
+
+
+def bounds_of(plain: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Return the least and the most engines of each set that is sized by its load."""
+    return {} if plain["adapt"] is None else {"default": (int(plain["adapt"][0]), int(plain["adapt"][1]))}
 
 
 def at_least_of(plain: Mapping[str, Any]) -> int:

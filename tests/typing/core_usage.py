@@ -38,6 +38,7 @@ async def asynchronous() -> None:
     assert_type(await cluster.logs([0], tail=10), dict[str, str])
     assert_type(await cluster.teardown(force=True), TeardownReport)
     await cluster.scale(8, engines="default")
+    await cluster.adapt(minimum=0, maximum=8, engines="default")
     async with Cluster("other", ClusterSpec(engines={"a": EngineSpec(n=1)})) as other:
         assert_type(other, Cluster)
 

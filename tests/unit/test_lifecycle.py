@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from ipcluster_core.actions import (
     AcceptTasks,
     Action,
+    Adapted,
     AskLoad,
     DropEngine,
     End,
@@ -17,6 +19,7 @@ from ipcluster_core.actions import (
     StartEngine,
     StopEngine,
 )
+from ipcluster_core.adaptive import PATIENCE, REFUSING_ROUNDS, RETRY_PAUSES, Demand
 from ipcluster_core.lifecycle import DRAIN_SECONDS, ClusterLife, EngineState, Limits, limits_of
 from ipcluster_core.policy import PAUSES, START_TRIES, STEADY_SECONDS, EnginePolicy
 
@@ -245,6 +248,19 @@ def test_engine_that_is_recycled_is_started_again_at_once() -> None:
     assert states(life) == {0: "starting"}
     assert list(life.engine_up(0, 29, 2.0)) == []
     assert life.engines[0].quick_deaths == 0
+
+
+def test_engine_that_leaves_is_shown_as_restarting() -> None:
+    """It gets no more tasks, so it is not counted as up."""
+    life = begin(1)
+    life.engine_leaves(0, 7, 1.0)
+    life.engine_leaves(5, 0, 1.0)
+    unchanged = states(life)
+    life.engine_leaves(0, 0, 1.0)
+
+    assert unchanged == {0: "up"}
+    assert states(life) == {0: "restarting"}
+    assert list(life.engine_died(0, "exit code 0", "", 2.0, recycled=True)) == [StartEngine(0, 1, "default")]
 
 
 def test_engine_that_leaves_to_be_recycled_while_it_retires_is_not_started_again() -> None:
@@ -480,6 +496,158 @@ def test_retiring_engine_that_dies_is_not_started_again() -> None:
     list(life.engines_retired("default", 1, [1], 1.0))
 
     assert list(life.engine_died(1, "signal SIGKILL", "", 2.0)) == [DropEngine(1, (0,))]
+
+
+# adapting to the load
+
+
+def adapting(minimum: int = 0, maximum: int = 4, *, up: int = 0, limits: Limits | None = None) -> ClusterLife:
+    """Return a cluster that adapts, with idle engines that are up."""
+    life = begin(up, limits=limits)
+    list(life.adapt("default", minimum, maximum, 0.0))
+    return life
+
+
+def hear(life: ClusterLife, now: float, *, waiting: int = 0, busy: Iterable[int] = ()) -> list[Action]:
+    """Tell of the load; return what follows."""
+    demand = Demand(tasks=waiting, unmeasured=waiting, busy=frozenset(busy))
+    return list(life.load(None if waiting or demand.busy else now, None, now, demand))
+
+
+def test_set_that_adapts_starts_engines_for_the_tasks_that_wait() -> None:
+    """As many as may be, those on their way counted."""
+    life = adapting()
+    first = hear(life, 1.0, waiting=2)
+    second = hear(life, 1.1, waiting=2)
+    third = hear(life, 1.2, waiting=9)
+
+    assert first == [
+        Adapted("default", 0, 2, "2 tasks wait, 0 engines are busy: more engines are needed"),
+        StartEngine(0, 0, "default"),
+        StartEngine(1, 0, "default"),
+    ]
+    assert second == []
+    assert third[1:] == [StartEngine(2, 0, "default"), StartEngine(3, 0, "default")]
+    assert life.bounds() == {"default": (0, 4)}
+
+
+def test_set_that_adapts_gives_idle_engines_back_after_some_time() -> None:
+    """The broker chooses; those that turn out to be busy stay, and are not asked for again at once."""
+    life = adapting(up=4)
+    early = hear(life, 1.0)
+    asked = hear(life, 1.0 + PATIENCE)
+    answered = list(life.engines_retired("default", 4, [3, 1], 32.0))
+
+    assert early == []
+    assert asked == [
+        Adapted("default", 4, 0, "0 tasks wait, 0 engines are busy: no more than 0 were needed for 30 s"),
+        RetireEngines("default", (0, 1, 2, 3), 4, only_idle=True),
+    ]
+    assert answered == []
+    assert life.sets == {"default": 2}
+    assert states(life) == {0: "up", 1: "retiring", 2: "up", 3: "retiring"}
+    assert hear(life, 33.0, busy=[0, 2]) == []
+
+
+def test_set_that_adapts_looks_at_the_load_while_there_is_something_to_decide() -> None:
+    """Once a second; a set that is as small as may be waits for the broker's word."""
+    life = adapting()
+    at_first = list(life.tick(0.0))
+    hear(life, 0.0)
+    quiet = life.deadline()
+    hear(life, 5.0, waiting=1)
+    busy = life.deadline()
+
+    assert (at_first, quiet, busy) == ([AskLoad()], None, 6.0)
+    assert list(life.tick(6.0)) == [AskLoad()]
+    assert list(life.tick(7.0)) == []
+
+
+def test_bounds_can_be_changed_at_any_time() -> None:
+    """Engines above a new maximum go, busy or not, when they have done what they have; below a minimum some come."""
+    life = adapting(up=4)
+    fewer = list(life.adapt("default", 0, 1, 1.0))
+    list(life.engines_retired("default", 3, [1, 2, 3], 1.0))
+    more = list(life.adapt("default", 2, 8, 2.0))
+
+    assert fewer == [RetireEngines("default", (0, 1, 2, 3), 3, only_idle=False)]
+    assert more == [StartEngine(4, 0, "default")]
+
+
+def test_scaling_ends_adapting() -> None:
+    """The number asked for stays, whatever the load."""
+    life = adapting()
+    list(life.scale("default", 1, 1.0))
+
+    assert hear(life, 2.0, waiting=9) == []
+    assert (life.sets, life.bounds()) == ({"default": 1}, {})
+
+
+def test_adapting_cluster_with_nothing_to_do_ends_by_its_idle_limit() -> None:
+    """With no engine, too; one with tasks that wait does not."""
+    life = adapting(limits=Limits(idle_timeout=60.0))
+    hear(life, 0.0)
+    list(life.tick(60.0))
+    ended = list(life.load(0.0, None, 60.0, Demand()))
+    waiting = adapting(limits=Limits(idle_timeout=60.0))
+    hear(waiting, 1.0, waiting=1)
+
+    assert ended == [End("idle limit of 60 s reached", "idle_timeout")]
+    assert list(waiting.tick(1000.0)) == [AskLoad()]
+
+
+def test_two_sets_that_adapt_share_what_waits() -> None:
+    """Any engine may take it: not every set starts one for each task."""
+    life = ClusterLife({"small": 0, "large": 0}, 0)
+    list(life.begin(0.0))
+    list(life.adapt("small", 0, 2, 0.0))
+    list(life.adapt("large", 0, 8, 0.0))
+    hear(life, 1.0, waiting=3)
+
+    assert life.sets == {"small": 2, "large": 1}
+
+
+def test_engines_that_cannot_be_started_under_load_are_tried_again_later() -> None:
+    """With the reasons in the status; tasks wait for the first tries, and are refused when they bring nothing."""
+    life, now, refused, started = adapting(), 0.0, [], []
+    hear(life, now, waiting=2)
+    for _ in range(200):
+        for engine in [e for e in life.engines.values() if e.state is EngineState.STARTING]:
+            if engine.incarnation % START_TRIES == 0:
+                started.append(now)
+            refused += [now for action in life.engine_died(engine.id, "exit code 1", "no lizard", now) if is_no(action)]
+        now += 0.5
+        refused += [now for action in life.tick(now) if is_no(action)]
+        if not refused:
+            refused += [now for action in hear(life, now, waiting=2) if is_no(action)]
+        else:
+            hear(life, now)
+
+    rounds = sorted(set(started))
+    assert len(rounds) == REFUSING_ROUNDS
+    assert [round(b - a) // 5 for a, b in itertools.pairwise(rounds)] == [1, 3]
+    assert len(refused) == 1
+    assert 20 < refused[0] < 40
+
+
+def is_no(action: Action) -> bool:
+    """Tell whether an action refuses tasks."""
+    return isinstance(action, RefuseTasks)
+
+
+def test_minimum_is_kept_also_when_engines_fail_while_nothing_is_to_do() -> None:
+    """They are tried again after the pause, though no task waits."""
+    life = adapting(1, 4, up=1)
+    life.policy = EnginePolicy(max_restarts=0)
+    hear(life, 0.0)
+    died = list(life.engine_died(0, "exit code 1", "", 5.0))
+    hear(life, 5.0)
+    early, late = hear(life, 6.0), hear(life, 5.0 + RETRY_PAUSES[0])
+
+    assert isinstance(died[0], DropEngine)
+    assert died[1:] == [AskLoad()]
+    assert early == []
+    assert late == [StartEngine(0, 1, "default")]
 
 
 # the end

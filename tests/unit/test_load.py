@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ipcluster_core.load import LoadReport
+from ipcluster_core.adaptive import Demand
+from ipcluster_core.load import LoadReport, demand_of
 from ipcluster_core.scheduling import Scheduler, Work
 
 
@@ -72,3 +73,12 @@ def test_what_is_told_has_the_numbers() -> None:
         "backlog": (2, 2, 0.0),
     }
     assert LoadReport(0.0, 0.0).tell(scheduler, 0)["backlog"] is None
+
+
+def test_what_is_told_is_a_demand_for_engines() -> None:
+    """Who holds a task is busy; there is none when no set adapted."""
+    scheduler = busy(up=2)
+    scheduler.engine_up(7)
+
+    assert demand_of(LoadReport(0.0, 0.0, adapts=True).tell(scheduler, 0)) == Demand(1, 1, 0.0, frozenset([0, 1]))
+    assert demand_of(LoadReport(0.0, 0.0).tell(scheduler, 0)) is None

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ipcluster_core import ClusterSpec, EngineSpec, SpecFields
-from ipcluster_core.wanted import at_least_of, plain_spec, sets_of
+from ipcluster_core.wanted import at_least_of, bounds_of, plain_spec, sets_of
 
 
 @pytest.mark.parametrize("n", [None, 0, 1, 7])
@@ -77,6 +77,17 @@ def test_sets_and_the_number_that_makes_it_ready_come_from_the_spec() -> None:
 
     assert sets_of(plain) == {"a": 3, "b": 1}
     assert at_least_of(plain) == 2
+
+
+@pytest.mark.parametrize(("n", "begins_with"), [(None, 1), (3, 3)])
+def test_a_set_that_adapts_begins_with_its_least_or_with_n(n: int | None, begins_with: int) -> None:
+    """It is the one named default."""
+    plain = plain_spec(None, {"adapt": (1, 4), "n": n})
+
+    assert sets_of(plain) == {"default": begins_with}
+    assert at_least_of(plain) == ClusterSpec(adapt=(1, 4), n=n).total == begins_with
+    assert bounds_of(plain) == {"default": (1, 4)}
+    assert bounds_of(plain_spec(None, {})) == {}
 
 
 def test_creating_a_number_of_engines_does_not_load_the_model_library() -> None:
