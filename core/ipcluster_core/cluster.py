@@ -16,7 +16,7 @@ from .ending import TeardownReport
 from .errors import ClusterBroken, ClusterEnded, ClusterNotFound
 from .incarnation import read_record
 from .record import ClusterState, Record
-from .status import ClusterStatus
+from .status import ClusterEvent, ClusterStatus
 from .store import Store, open_store
 from .wanted import plain_spec
 
@@ -387,6 +387,24 @@ class Cluster:
         answer = await self._ask("logs", timeout=timeout, engines=ids, tail=tail)
         return dict(answer["logs"])
 
+    async def events(self, *, tail: int = 100, timeout: float = 10.0) -> list[ClusterEvent]:
+        """Return what has happened in the cluster's life; it is forgotten when the cluster ends.
+
+        Parameters
+        ----------
+        tail
+            How many events, of the thousand that are kept.
+        timeout
+            Seconds for the controller to answer.
+
+        Returns
+        -------
+        list of ClusterEvent
+            The newest last.
+        """
+        answer = await self._ask("events", timeout=timeout, tail=tail)
+        return [ClusterEvent(**event) for event in answer["events"]]
+
     async def teardown(self, *, claim: str | None = None, force: bool = False, timeout: float = 30.0) -> TeardownReport:
         """End the cluster, or give up a claim on it. Idempotent; "already gone" is success.
 
@@ -429,6 +447,7 @@ class Cluster:
     adapt_sync = synced(adapt)
     restart_sync = synced(restart)
     logs_sync = synced(logs)
+    events_sync = synced(events)
     teardown_sync = synced(teardown)
 
     # scopes

@@ -34,8 +34,9 @@ from .actions import (
 )
 from .adaptive import Adaptive
 from .control import CONTROL
+from .events import EventKind, EventLog, kind_of_death
 from .incarnation import endpoint, forget, log_path, secret_of, tail_of, update
-from .lifecycle import ClusterLife, limits_of
+from .lifecycle import ClusterLife, EngineState, limits_of
 from .link import Link
 from .load import demand_of
 from .policy import policy_of
@@ -69,6 +70,7 @@ class Controller:
         self._load: Mapping[str, Any] = {"queued": 0, "running": 0, "settled": 0, "clients": 0, "engines": {}}
         self._asking_status: list[bytes] = []
         self._waits: list[Wait] = []
+        self._events = EventLog()
         self._secret = b""
         self._over = False
         self._context = zmq.Context()
@@ -80,6 +82,7 @@ class Controller:
             "adapt": self._on_adapt,
             "restart": self._on_restart,
             "logs": self._on_logs,
+            "events": self._on_events,
             "end": self._on_end,
         }
 
@@ -136,7 +139,10 @@ class Controller:
         engine, incarnation = int(message["engine"]), int(message["incarnation"])
         cause, tail, farewell = str(message["cause"]), str(message["tail"]), str(message["farewell"])
         logger.info("engine %d of %s ended: %s", engine, self._title, farewell or cause)
-        recycled = bool(farewell)
+        recycled, found = bool(farewell), self._life.engines.get(engine)
+        kind = kind_of_death(found.state, recycled=recycled) if found is not None else None
+        if kind is not None:
+            self._note(kind, farewell or cause, engine)
         self._perform(self._life.engine_died(engine, cause, tail, now, incarnation=incarnation, recycled=recycled))
 
     def _on_broker(self, message: Mapping[str, Any]) -> None:
@@ -146,9 +152,12 @@ class Controller:
                 # Both sockets are there: whoever connects from now on need not try again.
                 self._nanny.send({"do": "ready"})
                 self._broker.send({"do": "adapts", "on": bool(self._life.adapting)})
+                self._note(EventKind.CREATED, f"{sum(self._life.sets.values())} engines are wanted")
                 self._perform(self._life.begin(now))
             case "up":
-                self._perform(self._life.engine_up(int(message["engine"]), int(message["incarnation"]), now))
+                engine, incarnation = int(message["engine"]), int(message["incarnation"])
+                self._note(EventKind.UP, f"incarnation {incarnation}", engine)
+                self._perform(self._life.engine_up(engine, incarnation, now))
             case "leaves":
                 self._life.engine_leaves(int(message["engine"]), int(message["incarnation"]), now)
             case "retired":
@@ -179,6 +188,9 @@ class Controller:
 
     # actions
 
+    def _note(self, kind: EventKind, text: str, engine: int | None = None) -> None:
+        self._events.add(time.time(), kind, text, engine)
+
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
@@ -196,6 +208,7 @@ class Controller:
     def _perform_on_process(self, action: StartEngine | StopEngine | RestartEngine) -> None:
         match action:
             case StartEngine(engine, incarnation, _):
+                self._note(EventKind.STARTED, f"incarnation {incarnation}", engine)
                 self._nanny.send({"do": "start", "engine": engine, "incarnation": incarnation})
             case StopEngine(engine, late):
                 if late:
@@ -203,6 +216,7 @@ class Controller:
                 self._nanny.send({"do": "stop", "engine": engine})
             case RestartEngine(engine):
                 logger.info("engine %d of %s is restarted on request", engine, self._title)
+                self._note(EventKind.RESTARTED, "on request", engine)
                 self._broker.send({"do": "restart", "engine": engine})
                 self._nanny.send({"do": "stop", "engine": engine})
 
@@ -210,6 +224,7 @@ class Controller:
         match action:
             case Adapted(name, before, after, why):
                 logger.info("%s: set %s adapts from %d to %d: %s", self._title, name, before, after, why)
+                self._note(EventKind.ADAPTED, f"set {name!r} adapts from {before} to {after} engines: {why}")
                 self._note_sizes()
             case RetireEngines(name, engines, count, only_idle):
                 order = {"do": "retire", "set": name, "engines": engines, "count": count, "only_idle": only_idle}
@@ -217,11 +232,14 @@ class Controller:
             case DropEngine(engine, expected, why):
                 if why:
                     logger.warning("%s: %s", self._title, why)
+                    self._note(EventKind.FAILED, why, engine)
                 self._broker.send({"do": "drop", "engine": engine, "expected": expected, "why": why})
             case RefuseTasks(why):
                 logger.warning("%s has no engine left, tasks are refused", self._title)
+                self._note(EventKind.REFUSING, "no engine is left, and none will come")
                 self._broker.send({"do": "refuse", "why": f"no engine of {self._title} is left: {why}"})
             case AcceptTasks():
+                self._note(EventKind.ACCEPTING, "engines are given another chance")
                 self._broker.send({"do": "accept"})
 
     def _become_running(self) -> None:
@@ -231,9 +249,11 @@ class Controller:
         if update(self._store, self._tag, change) is None:
             self._perform(self._life.end("its record was taken over or torn down before it was ready", "controller"))
         logger.info("%s is running", self._title)
+        self._note(EventKind.RUNNING, f"{self._life.count(EngineState.UP)} engines are up")
 
     def _become_ending(self, reason: str, by: str, tail: str) -> None:
         logger.info("%s is ending: %s", self._title, reason)
+        self._note(EventKind.ENDING, f"{reason} (by {by})")
         update(self._store, self._tag, lambda record: record.with_state(ClusterState.ENDING))
         self._nanny.send({"do": "end", "reason": reason, "by": by, "tail": tail})
         if self._life.ready_at is None:
@@ -343,6 +363,7 @@ class Controller:
         if n < 0:
             raise errors.ClusterError("the number of engines cannot be negative")
         logger.info("%s: set %s scales from %d to %d", self._title, name, self._life.sets[name], n)
+        self._note(EventKind.SCALED, f"set {name!r} scales from {self._life.sets[name]} to {n} engines")
         self._perform(self._life.scale(name, n, time.monotonic()))
         self._note_sizes()
         self._reply(client, {"n": n})
@@ -352,6 +373,7 @@ class Controller:
         if not 0 <= minimum <= maximum:
             raise errors.ClusterError(f"a set cannot have between {minimum} and {maximum} engines")
         logger.info("%s: set %s adapts to its load, from %d to %d engines", self._title, name, minimum, maximum)
+        self._note(EventKind.ADAPTED, f"set {name!r} adapts to its load, from {minimum} to {maximum} engines")
         patience = float(request["patience"])
         self._perform(self._life.adapt(name, minimum, maximum, time.monotonic(), patience=patience))
         self._note_sizes()
@@ -386,6 +408,9 @@ class Controller:
         parts += [f"engine-{int(engine)}" for engine in (sorted(self._life.engines) if engines is None else engines)]
         logs = {part: tail_of(log_path(self._folder, part), lines=lines) for part in parts}
         self._reply(client, {"logs": logs})
+
+    def _on_events(self, client: bytes, request: Mapping[str, Any]) -> None:
+        self._reply(client, {"events": self._events.tail(int(request["tail"]))})
 
     def _on_end(self, client: bytes, request: Mapping[str, Any]) -> None:
         self._perform(self._life.end(str(request["reason"]), str(request["by"])))

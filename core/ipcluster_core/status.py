@@ -8,7 +8,7 @@ from typing import Any
 
 from .record import ClusterState, Record
 
-__all__ = ["ClusterStatus", "EngineStatus"]
+__all__ = ["ClusterEvent", "ClusterStatus", "EngineStatus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,21 @@ class EngineStatus:
     pid: int | None
     tasks: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """One thing that happened in a cluster's life.
+
+    `at` is UTC in ISO 8601; `kind` one of "created", "running", "scaled", "adapted", "engine started", "engine up",
+    "engine died", "engine recycled", "engine restarted", "engine stopped", "engine failed", "tasks refused",
+    "tasks accepted", "ending"; `engine` the id of the engine, if it is about one.
+    """
+
+    at: str
+    kind: str
+    engine: int | None
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 import steps
 from ipcluster_core import Cluster, errors
+from ipcluster_core.policy import PAUSES
 
 MEGABYTE = 10**6
 
@@ -151,7 +153,48 @@ def test_an_engine_that_crashes_at_import_is_given_up_after_growing_pauses(tmp_p
         assert (engine.state, engine.incarnation) == ("failed", 3)
         with pytest.raises(errors.LaunchError, match="no lizard in here"):
             cluster.wait_sync(1)
+        events = [event for event in cluster.events_sync() if event.engine == 0]
+        kinds = [event.kind.removeprefix("engine ") for event in events]
+        assert kinds == ["started", "up", "died", "started", "died", "started", "died", "started", "died", "failed"]
+        seconds = [datetime.fromisoformat(event.at).timestamp() for event in events]
+        pauses = [seconds[at + 1] - seconds[at] for at in (2, 4, 6)]
+        assert [PAUSES[at] <= pause + 0.002 for at, pause in enumerate(pauses)] == [True] * 3
+        assert "no lizard in here" in events[-1].text
 
         (tmp_path / "broken").unlink()
         cluster.scale_sync(1)
         assert client.submit(abs, -1).result(20) == 1
+
+
+def test_events_tell_the_clusters_life_in_its_order() -> None:
+    """Each with its time, what it is about, and why."""
+    with Cluster("storied", n=1, max_tasks=2) as cluster, cluster.client() as client:
+        for n in range(2):
+            client.submit(abs, n).result(10)
+        steps.wait_until(lambda: [e.state for e in cluster.status_sync().engines if e.incarnation == 1] == ["up"])
+        cluster.restart_sync([0])
+        cluster.adapt_sync(0, 1)
+        cluster.scale_sync(0)
+        steps.wait_until(lambda: not cluster.status_sync().engines)
+        events = cluster.events_sync()
+
+        assert [(event.kind, event.engine) for event in events] == [
+            ("created", None),
+            ("engine started", 0),
+            ("engine up", 0),
+            ("running", None),
+            ("engine recycled", 0),
+            ("engine started", 0),
+            ("engine up", 0),
+            ("engine restarted", 0),
+            ("engine started", 0),
+            ("engine up", 0),
+            ("adapted", None),
+            ("scaled", None),
+            ("engine stopped", 0),
+        ]
+        assert events[4].text == "it has run 2 tasks (max_tasks is 2)"
+        assert [event.at for event in events] == sorted(event.at for event in events)
+        assert [event.kind for event in cluster.events_sync(tail=1)] == ["engine stopped"]
+    with pytest.raises(errors.ClusterEnded):
+        cluster.events_sync()
