@@ -27,7 +27,7 @@ from . import errors, refs, serialize, wire
 from .incarnation import LOG_FORMAT, TASK, endpoint, secret_of
 from .journal import Journal
 from .memory import resident_bytes
-from .policy import policy_of
+from .policy import EnginePolicy, policy_of
 from .process import close_input, die_with_parent
 from .segments import Pool, Reader, folder_of
 from .store import open_store
@@ -53,6 +53,7 @@ class Engine:
         self._incarnation = incarnation
         self._journal = journal
         self._policy = policy_of(boot["spec"])
+        self._is_limited = self._policy != EnginePolicy(max_restarts=self._policy.max_restarts)
         self._tasks_run = 0
         self._farewell = ""
         self._functions: dict[bytes, Callable[..., Any]] = {}
@@ -153,7 +154,7 @@ class Engine:
             outbox.add(status, payload, self._pool.share(buffers))
             if not kept or time.perf_counter_ns() - outbox.since > _FLUSH_NS:
                 outbox.flush()
-            if self._is_to_leave():
+            if self._is_limited and self._is_to_leave():
                 break
         outbox.flush()
 

@@ -237,7 +237,10 @@ class ClusterLife:
                 self.engines[engine].state, self.engines[engine].since = EngineState.RETIRING, now
         if name in self.adapting and len(engines) < asked:
             # The others are busy by now: they are left alone until the load lets them go.
-            self.sets[name] = max(self.sets[name], self.adapting[name].clamp(self._counted(name)))
+            before = self.sets[name]
+            self.sets[name] = max(before, self.adapting[name].clamp(self._counted(name)))
+            if self.sets[name] != before:
+                yield Adapted(name, before, self.sets[name], "some have work again")
         yield from self._fit(name, now)
 
     def engine_idle(self, engine: int, now: float) -> Iterator[Action]:
