@@ -354,8 +354,8 @@ class ClusterLife:
         return self.count(EngineState.UP, *_HOPED_FOR, of=of)
 
     def possible(self) -> int:
-        """Return how many engines are up or may still come up, also by load."""
-        room = sum(max(0, adaptive.maximum - self.sets[name]) for name, adaptive in self.adapting.items())
+        """Return how many engines are up or may still come up, also by load and by further tries."""
+        room = sum(max(0, adaptive.maximum - self.reachable(of=name)) for name, adaptive in self.adapting.items())
         return self.reachable() + room
 
     def reasons(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from datetime import datetime
@@ -45,9 +46,11 @@ def test_an_engine_makes_room_for_the_next_after_so_many_tasks() -> None:
         assert cluster.status_sync().reasons == ()
 
 
-def test_an_engine_that_leaks_makes_room_between_two_tasks() -> None:
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_an_engine_that_leaks_makes_room_between_two_tasks(start_method: str) -> None:
     """Ten tasks leave 30 MB each behind, with a limit of 100 MB: none is lost, nor run twice."""
-    with Cluster("leaky", n=1, max_memory_bytes=100 * MEGABYTE) as cluster, cluster.client() as client:
+    fields = {"n": 1, "max_memory_bytes": 100 * MEGABYTE, "start_method": start_method}
+    with Cluster("leaky", **fields) as cluster, cluster.client() as client:  # type: ignore[arg-type]
         results = [future.result(20) for future in [client.submit(leak, n, 30 * MEGABYTE) for n in range(10)]]
 
         pids = [pid for _, pid, _ in results]
@@ -82,6 +85,20 @@ def test_a_task_that_takes_twice_the_memory_is_ended_with_the_reason(tmp_path: P
         assert [future.result(10) for future in others] == [2**n for n in range(100)]
         assert cluster.wait_sync(2) == 2
     assert log.read_text() == "begun\n"
+
+
+def hang_at_exit() -> None:
+    """Have this engine's exit hooks take for ever."""
+    atexit.register(time.sleep, 300)
+
+
+def test_an_engine_that_leaves_is_not_held_up_by_its_exit_hooks() -> None:
+    """For longer than some seconds; meanwhile it is shown as restarting, and another does its tasks."""
+    with Cluster("slow-exit", n=2, max_tasks=1, max_restarts=0) as cluster, cluster.client() as client:
+        client.submit(hang_at_exit).result(10)
+        steps.wait_until(lambda: "restarting" in [e.state for e in cluster.status_sync().engines])
+        assert [client.submit(abs, -n).result(5) for n in range(3)] == [0, 1, 2]
+        steps.wait_until(lambda: all(e.incarnation and e.state == "up" for e in cluster.status_sync().engines))
 
 
 def die(code: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipcluster_core.adaptive import Demand
 from ipcluster_core.errors import ClusterTimeout, LaunchError
 from ipcluster_core.lifecycle import ClusterLife
 from ipcluster_core.policy import EnginePolicy
@@ -52,10 +53,16 @@ def test_a_wait_fails_at_once_when_so_many_cannot_come() -> None:
 
 
 def test_a_wait_for_engines_that_the_load_may_bring_goes_on() -> None:
-    """Up to the maximum of the set that adapts."""
+    """Up to the maximum of the set that adapts; those that failed will be tried again."""
     life = begin(0, up=0)
     list(life.adapt("default", 0, 4, 0.0))
 
+    list(life.load(None, None, 1.0, Demand(tasks=1, unmeasured=1)))
+    for now in (1.0, 2.0, 3.0):
+        list(life.engine_died(0, "exit code 1", "", now))
+        list(life.tick(now + 0.5))
+
+    assert [engine.state for engine in life.engines.values()] == ["failed"]
     assert Wait(b"client", 10.0, n=4).answer(life, TITLE, 1.0) is None
     assert isinstance(Wait(b"client", 10.0, n=5).answer(life, TITLE, 1.0), LaunchError)
 
