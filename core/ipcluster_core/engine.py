@@ -40,8 +40,11 @@ logger = logging.getLogger("ipcluster.engine")
 #: Results are sent at the end of a chunk, or when the oldest has waited so long, in ns.
 _FLUSH_NS = 2_000_000
 
-#: Seconds that an engine that leaves by itself waits for the broker, and then has for its exit hooks.
+#: Seconds that an engine that leaves by itself waits until the broker has all results.
 _LEAVE_SECONDS = 5
+
+#: Seconds that its exit hooks may then take.
+_HOOKS_SECONDS = 2
 
 
 class Engine:
@@ -275,7 +278,7 @@ def run(boot: Mapping[str, Any], engine: int, incarnation: int, journal: Journal
         served.run()
         # Exit hooks are the user's and may hang; until they are through, the next one is not started.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(_LEAVE_SECONDS)
+        signal.alarm(_HOOKS_SECONDS)
     except _Stopped:
         logger.info("engine %d stops", engine)
 

@@ -103,7 +103,9 @@ class Living(RuleBasedStateMachine):
                     self.to_broker.append(action)
                 case Ready():
                     self.readies += 1
-                case End():
+                case End(reason, by):
+                    assert reason
+                    assert by
                     self.ends += 1
                 case _:
                     self.note(action)
