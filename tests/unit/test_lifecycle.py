@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+import pytest
 
 from ipcluster_core.actions import (
     AcceptTasks,
@@ -312,21 +314,27 @@ def test_engine_that_is_not_to_be_replaced_is_not() -> None:
     assert second == [DropEngine(1, (), why.format(1)), RefuseTasks(f"{why.format(0)}\n{why.format(1)}")]
 
 
-def test_tasks_are_accepted_again_when_engines_get_another_chance() -> None:
-    """By a restart, by scaling; also by scaling to none, which is meant."""
-    for chance in (
-        lambda life: life.restart([0], 5.0),
-        lambda life: life.scale("default", 1, 5.0),
-        lambda life: life.scale("default", 0, 5.0),
-    ):
-        life = begin(1)
-        life.policy = EnginePolicy(max_restarts=0)
-        refused = list(life.engine_died(0, "exit code 1", "", 1.0))[-1]
+CHANCES: list[Callable[[ClusterLife], Iterable[Action]]] = [
+    lambda life: life.restart([0], 5.0),
+    lambda life: life.scale("default", 1, 5.0),
+    lambda life: life.scale("default", 0, 5.0),
+    lambda life: life.adapt("default", 0, 1, 5.0),
+]
 
-        assert isinstance(refused, RefuseTasks)
-        assert list(life.tick(2.0)) == []
-        assert AcceptTasks() in list(chance(life))
-        assert not life.refusing
+
+@pytest.mark.parametrize("chance", CHANCES, ids=["restart", "scale", "scale to none", "adapt"])
+def test_tasks_are_accepted_again_when_engines_get_another_chance(
+    chance: Callable[[ClusterLife], Iterable[Action]],
+) -> None:
+    """By a restart, by scaling, by the load; also by scaling to none, which is meant."""
+    life = begin(1)
+    life.policy = EnginePolicy(max_restarts=0)
+    refused = list(life.engine_died(0, "exit code 1", "", 1.0))[-1]
+
+    assert isinstance(refused, RefuseTasks)
+    assert list(life.tick(2.0)) == []
+    assert AcceptTasks() in list(chance(life))
+    assert not life.refusing
 
 
 def test_a_retiring_engine_is_no_hope_and_a_set_scaled_to_none_none_either() -> None:
