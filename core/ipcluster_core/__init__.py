@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from .record import ClusterState
     from .refs import Ref
     from .spec import ClusterSpec, EngineSpec, SpecFields
-    from .status import ClusterStatus, EngineStatus
+    from .status import ClusterEvent, ClusterStatus, EngineStatus
     from .store import Store, open_store
 
 __all__ = [
     "Client",
     "Cluster",
+    "ClusterEvent",
     "ClusterHandle",
     "ClusterManager",
     "ClusterSpec",
@@ -50,6 +51,7 @@ __all__ = [
 _WHERE = {
     "Client": "client",
     "Cluster": "cluster",
+    "ClusterEvent": "status",
     "ClusterHandle": "handle",
     "ClusterManager": "manager",
     "ClusterSpec": "spec",

@@ -24,6 +24,7 @@ from .incarnation import TASK, secret_of
 from .interrupts import Why
 from .inventory import Inventory, Shelf
 from .link import Link
+from .load import LoadReport
 from .process import end_all, tagged
 from .record import title_of
 from .scheduling import Assignment, Lost, Scheduler, Work
@@ -63,18 +64,18 @@ class Broker:
         self._nanny, self._controller = nanny, controller
         self._store = open_store(str(boot["store"]))
         self._keep_seconds = float(boot["spec"]["keep_results"])
-        self._scheduler = Scheduler()
+        self._scheduler = Scheduler(boot["spec"]["max_tasks"])
         self._seats: dict[int, _Seat] = {}
         self._engine_of: dict[int, int] = {}  # by partner
+        self._known: set[int] = set()  # engines that are seated, or will be again
+        self._no_engine = ""  # why none is left, and none will come, for tasks that any might take
         self._told_idle: set[int] = set()
         self._leaving: dict[int, str] = {}  # engines that get nothing new, and why they are about to go
         self._segments = folder_of(self._tag.rpartition("/")[2])
         self._timeouts = Timeouts()
         self._inventory = Inventory()
         self._halted: set[int] = set()  # clients that have to wait until less is kept
-        self._idle_since: float | None = time.monotonic()
-        self._alone_since: float | None = time.monotonic()
-        self._told = (False, False)  # busy, attended by clients: as the controller knows it
+        self._report = LoadReport(time.monotonic(), time.monotonic())
         self._relatives = {"nanny", "controller"}
         self._over = ""
 
@@ -161,6 +162,13 @@ class Broker:
             text = f"engine {engine} on {seat.host} died ({cause}) while it ran this task"
             text = f"{text}; its last output:\n{tail}" if tail else text
             self._settle_lost(lost, text, engine=engine, cause=cause, output=tail)
+        self._refuse_waiting()
+
+    def _refuse_waiting(self) -> None:
+        """Fail what waits for any engine, when none is left."""
+        if self._no_engine:
+            for lost in self._scheduler.give_up_waiting():
+                self._settle_lost(lost, self._no_engine)
 
     def _recover(self, engine: int, chunk: Mapping[str, Any], blob: bytes, start: int) -> int:
         """Settle what a dead engine had finished and not told; return where the next chunk's results begin."""
@@ -180,10 +188,13 @@ class Broker:
     def _on_controller(self, message: Mapping[str, Any], _: bytes) -> None:
         match message["do"]:
             case "load":
-                self._note_load()
+                self._report.note(self._scheduler, len(self._clients), time.monotonic())
                 self._tell_load()
+            case "adapts":
+                self._report.adapts = bool(message["on"])
             case "retire":
-                chosen = self._scheduler.retire(map(int, message["engines"]), int(message["count"]))
+                able, only_idle = map(int, message["engines"]), bool(message["only_idle"])
+                chosen = self._scheduler.retire(able, int(message["count"]), only_idle=only_idle)
                 self._leaving.update(dict.fromkeys(chosen, "it was scaled down and had not finished in time"))
                 reply = {"event": "retired", "set": message["set"], "asked": message["count"], "engines": chosen}
                 self._controller.send(reply)
@@ -192,9 +203,16 @@ class Broker:
                 self._scheduler.suspend(engine)
                 self._leaving[engine] = "it was restarted on request"
             case "drop":
-                remove(self._segments, f"e{int(message['engine'])}", free_only=True)
-                for lost in self._scheduler.engine_gone(int(message["engine"]), map(int, message["expected"])):
-                    self._settle_lost(lost, f"engine {message['engine']} left before it could take this task")
+                engine, why = int(message["engine"]), str(message["why"])
+                self._known.discard(engine)
+                remove(self._segments, f"e{engine}", free_only=True)
+                for lost in self._scheduler.engine_gone(engine, map(int, message["expected"])):
+                    self._settle_lost(lost, why or f"engine {engine} left before it could take this task")
+            case "refuse":
+                self._no_engine = str(message["why"])
+                self._refuse_waiting()
+            case "accept":
+                self._no_engine = ""
             case "end":
                 self._on_end(message)
             case other:
@@ -240,6 +258,12 @@ class Broker:
         elif engine is not None:
             if kind is Kind.DONE:
                 self._on_done(engine, wire.Done.decode(frames))
+            elif kind is Kind.BYE:
+                self._scheduler.suspend(engine)
+                self._leaving.setdefault(engine, "it made room for the next one")
+                self._hub.send(partner, Notice(Kind.BYE, {}).encode())
+                incarnation = self._seats[engine].incarnation
+                self._controller.send({"event": "leaves", "engine": engine, "incarnation": incarnation})
         elif partner in self._clients:
             self._on_client(partner, kind, frames)
         elif kind is not Kind.BYE:
@@ -264,19 +288,17 @@ class Broker:
             engine, incarnation = int(hello["engine"]), int(hello["incarnation"])
             self._seats[engine] = _Seat(partner, incarnation, str(hello["host"]))
             self._engine_of[partner] = engine
+            self._known.add(engine)
             self._scheduler.engine_up(engine)
             self._controller.send({"event": "up", "engine": engine, "incarnation": incarnation})
         else:
             self._delivery.join(self._clients.join(partner, hello), partner)
-            self._alone_since = None
 
     def _client_gone(self, partner: int) -> None:
         """Forget a client; its tasks go on, and their results are kept."""
         name = self._clients.leave(partner)
         if name is None:
             return
-        if not self._clients:
-            self._alone_since = time.monotonic()
         self._delivery.leave(name)
         self._free(self._inventory.forget_client(name))
         self._forget_client(name)
@@ -355,8 +377,11 @@ class Broker:
             timeout,
             str(options.get("name", "")),
         )
-        if wanted is not None and not wanted & self._seats.keys():
+        if wanted is not None and not wanted & self._known:
             self._refuse(work, f"no such engine: {sorted(wanted)}; up are: {sorted(self._seats)}")
+            return
+        if wanted is None and self._no_engine:
+            self._refuse(work, self._no_engine)
             return
         refusal = self._inventory.add_tasks(work, message)
         if refusal:
@@ -449,31 +474,11 @@ class Broker:
     # load
 
     def _note_load(self) -> None:
-        load = self._scheduler.load
-        if load.queued or load.running:
-            self._idle_since = None
-        elif self._idle_since is None:
-            self._idle_since = time.monotonic()
-        # The controller was told "busy" or "not alone" and decides by that: tell it once when that is over.
-        busy, attended = self._told
-        if (busy and self._idle_since is not None) or (attended and self._alone_since is not None):
+        if self._report.note(self._scheduler, len(self._clients), time.monotonic()):
             self._tell_load()
 
     def _tell_load(self) -> None:
-        load = self._scheduler.load
-        self._told = (self._idle_since is None, self._alone_since is None)
-        self._controller.send(
-            {
-                "event": "load",
-                "queued": load.queued,
-                "running": load.running,
-                "settled": load.settled,
-                "clients": len(self._clients),
-                "engines": {str(engine): tasks for engine, tasks in self._scheduler.engines.items()},
-                "idle_since": self._idle_since,
-                "alone_since": self._alone_since,
-            }
-        )
+        self._controller.send({"event": "load", **self._report.tell(self._scheduler, len(self._clients))})
 
 
 def _named(work: Work, message: str) -> str:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from . import creation, ending
+from . import creation, ending, reach
 from ._sync import run, synced, synced_class
+from .adaptive import PATIENCE
 from .adoption import IfExists
 from .backends import get_backend
-from .control import ask
 from .cure import cure_record
 from .ending import TeardownReport
-from .errors import ClusterBroken, ClusterEnded, ClusterNotFound, ClusterTimeout, StaleHandle, StoreDamaged
-from .incarnation import Reference, find_record, read_record, resolve, secret_of
+from .errors import ClusterBroken, ClusterEnded, ClusterNotFound, StoreDamaged
+from .incarnation import Reference, read_record
 from .record import ClusterState, Record
-from .status import ClusterStatus, EngineStatus
+from .status import ClusterEvent, ClusterStatus
 from .store import Store, open_store
 from .wanted import plain_spec
 
@@ -157,15 +155,7 @@ class Cluster:
         ClusterTimeout
             It was not ready in time.
         """
-        deadline = time.monotonic() + timeout
-        opened, record = await asyncio.to_thread(resolve, cluster, store)
-        while record.require_living().state is ClusterState.CREATING:
-            _require_head(record)
-            if time.monotonic() > deadline:
-                raise ClusterTimeout(f"{record.title} is still being created after {timeout:g} s")
-            await asyncio.sleep(0.02)  # a record cannot be waited for, only read again
-            opened, record = await asyncio.to_thread(resolve, record.name, opened)
-        _require_head(record)
+        opened, record = await reach.find_running(cluster, store, timeout)
         found = Cluster(record.name, store=opened, shutdown_on_close=False)
         if claim is not None:
             taken = creation.take_claim(opened, record, claim)
@@ -228,18 +218,8 @@ class Cluster:
     # verbs
 
     async def _ask(self, verb: str, *, timeout: float, **arguments: Any) -> Mapping[str, Any]:
-        """Ask this incarnation's controller; when it does not answer, say what the record and the kernel know."""
-        record = self._current().require_living()
-        _require_head(record)
-        return await ask(record, secret_of(self._store, record.tag), verb, timeout=timeout, **arguments)
-
-    def _current(self) -> Record:
-        found = find_record(self._store, self._name)
-        if found is None:
-            raise ClusterNotFound(f"the record of {self._record.title} is gone from {self._store.url}")
-        if found[0].tag != self._record.tag:
-            raise StaleHandle(f"{self._record.title} is over; that name now belongs to #{found[0].incarnation}")
-        return found[0]
+        """Ask this incarnation's controller."""
+        return await reach.ask_controller(self._store, self._record, verb, timeout=timeout, **arguments)
 
     async def status(self, *, timeout: float = 10.0) -> ClusterStatus:
         """Return how the cluster is. An ended or broken one has a status too.
@@ -256,7 +236,7 @@ class Cluster:
         ClusterTimeout
             Its controller lives and did not answer within `timeout` seconds.
         """
-        record = self._current()
+        record = reach.current(self._store, self._record)
         if record.state is ClusterState.ENDED:
             return ClusterStatus(record.name, record.incarnation, record.state, reasons=(record.end_message(),))
         try:
@@ -267,18 +247,7 @@ class Cluster:
             return ClusterStatus(
                 record.name, record.incarnation, ClusterState.BROKEN, record.sets, reasons=(str(error),)
             )
-        return ClusterStatus(
-            name=record.name,
-            incarnation=record.incarnation,
-            state=ClusterState(answer["state"]),
-            sets=answer["sets"],
-            engines=tuple(EngineStatus(**engine) for engine in answer["engines"]),
-            tasks=answer["tasks"],
-            clients=answer["clients"],
-            reasons=tuple(answer["reasons"]),
-            ends_in=answer["ends_in"],
-            idle_seconds=answer.get("idle_seconds"),
-        )
+        return ClusterStatus.from_answer(record, answer)
 
     async def wait(self, n: int | None = None, *, timeout: float = 60.0) -> int:
         """Wait until engines are up.
@@ -311,7 +280,8 @@ class Cluster:
         """Set the number of engines in a set. Absolute, so it is safe to repeat; returns at once.
 
         New engines start together, see `wait`. For fewer, idle ones leave first; busy ones finish the tasks they
-        have, for at most five minutes.
+        have, for at most five minutes. A set that adapts to its load (see `adapt`) does so no longer. With none, tasks
+        wait until there are some.
 
         Parameters
         ----------
@@ -328,6 +298,47 @@ class Cluster:
             There is no such set; the message names those that there are.
         """
         await self._ask("scale", timeout=timeout, set=engines, n=n)
+
+    async def adapt(
+        self,
+        minimum: int = 0,
+        maximum: int = 8,
+        *,
+        engines: str = "default",
+        patience: float = PATIENCE,
+        timeout: float = 10.0,
+    ) -> None:
+        """Have the cluster size a set by its load from now on, until `scale` ends it. Safe to repeat; returns at once.
+
+        There is an engine for each task that runs or waits, within the bounds; quick tasks share one. Engines are
+        started at once, also from none. They are ended when fewer have been enough for some time, and only idle ones.
+        The cluster does this by itself, whichever clients come and go. Where engines cannot be started, it tries again
+        after pauses that grow, and says so in `status`; tasks wait for two such pauses, and then fail with the reason.
+
+        Parameters
+        ----------
+        minimum, maximum
+            Least and most engines. A cluster with none is idle, and may end by its ``idle_timeout``.
+        engines
+            Name of the set.
+        patience
+            Seconds for which fewer engines must have been enough.
+        timeout
+            Seconds for the controller to accept it.
+
+        Raises
+        ------
+        ValueError
+            The minimum is negative or more than the maximum, or the patience is negative.
+        ClusterError
+            There is no such set; the message names those that there are.
+        """
+        if not 0 <= minimum <= maximum:
+            raise ValueError(f"a set cannot have between {minimum} and {maximum} engines: 0 <= minimum <= maximum")
+        if not 0 <= patience < float("inf"):
+            raise ValueError(f"patience={patience} is not a number of seconds")
+        bounds = {"minimum": minimum, "maximum": maximum, "patience": patience}
+        await self._ask("adapt", timeout=timeout, set=engines, **bounds)
 
     async def restart(self, engines: Sequence[int] | None = None, *, timeout: float = 60.0) -> None:
         """Start engines anew under their ids, and wait until they are up.
@@ -377,6 +388,24 @@ class Cluster:
         answer = await self._ask("logs", timeout=timeout, engines=ids, tail=tail)
         return dict(answer["logs"])
 
+    async def events(self, *, tail: int = 100, timeout: float = 10.0) -> list[ClusterEvent]:
+        """Return what has happened in the cluster's life; it is forgotten when the cluster ends.
+
+        Parameters
+        ----------
+        tail
+            How many events, of the thousand that are kept.
+        timeout
+            Seconds for the controller to answer.
+
+        Returns
+        -------
+        list of ClusterEvent
+            The newest last.
+        """
+        answer = await self._ask("events", timeout=timeout, tail=tail)
+        return [ClusterEvent(**event) for event in answer["events"]]
+
     async def teardown(self, *, claim: str | None = None, force: bool = False, timeout: float = 30.0) -> TeardownReport:
         """End the cluster, or give up a claim on it. Idempotent; "already gone" is success.
 
@@ -418,8 +447,10 @@ class Cluster:
     status_sync = synced(status)
     wait_sync = synced(wait)
     scale_sync = synced(scale)
+    adapt_sync = synced(adapt)
     restart_sync = synced(restart)
     logs_sync = synced(logs)
+    events_sync = synced(events)
     teardown_sync = synced(teardown)
 
     # scopes
@@ -454,11 +485,3 @@ class Cluster:
 
 def _open(store: str | Store | None) -> Store:
     return open_store(store) if store is None or isinstance(store, str) else store
-
-
-def _require_head(record: Record) -> None:
-    """Raise ClusterBroken when the processes of a living record are gone."""
-    if ending.is_broken(record):
-        raise ClusterBroken(
-            f"{record.title} is broken: it was {record.state}, and its processes are gone; tear it down to clean up"
-        )

@@ -13,29 +13,34 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from . import errors, process
-from .hub import Hub
-from .incarnation import CONTROL, forget, log_path, note, secret_of, tail_of, update
-from .lifecycle import (
+from .actions import (
+    AcceptTasks,
     Action,
+    Adapted,
     AskLoad,
-    ClusterLife,
     DropEngine,
     End,
-    EngineState,
     Ready,
+    RefuseTasks,
     RestartEngine,
     RetireEngines,
     StartEngine,
     StopEngine,
-    limits_of,
 )
+from .adaptive import Adaptive
+from .events import EventKind, EventLog, kind_of_death
+from .hub import Hub
+from .incarnation import CONTROL, forget, log_path, note, secret_of, tail_of, update
+from .lifecycle import ClusterLife, EngineState, limits_of
 from .link import Link
+from .load import demand_of
+from .policy import policy_of
 from .record import ClusterState, Ended, Record, title_of, utc_now
 from .store import open_store
+from .waits import Wait
 
 __all__ = ["Controller", "run"]
 
@@ -46,16 +51,6 @@ _LONGEST_WAIT = 1e6
 
 #: Seconds for those who asked to take the last answers.
 _LINGER = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    """A client that waits until `n` engines are up, or until each of some is up in a later incarnation than it was."""
-
-    client: int
-    until: float
-    n: int = 0
-    was: Mapping[int, int] = field(default_factory=dict)
 
 
 class Controller:
@@ -70,19 +65,23 @@ class Controller:
         self._nanny, self._broker = nanny, broker
         self._store = open_store(str(boot["store"]))
         sets = {str(name): int(n) for name, n in boot["sets"].items()}
-        self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec))
+        adapting = {str(name): Adaptive(*bounds) for name, bounds in boot["adapting"].items()}
+        self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec), policy_of(spec), adapting)
         self._load: Mapping[str, Any] = {"queued": 0, "running": 0, "settled": 0, "clients": 0, "engines": {}}
         self._asking_status: list[int] = []
         self._asking_end: list[tuple[int, float, End]] = []
-        self._waits: list[_Wait] = []
+        self._waits: list[Wait] = []
+        self._events = EventLog()
         self._secret = b""
         self._over = False
         self._verbs: dict[str, Callable[[int, Mapping[str, Any]], None]] = {
             "status": self._on_status,
             "wait": self._on_wait,
             "scale": self._on_scale,
+            "adapt": self._on_adapt,
             "restart": self._on_restart,
             "logs": self._on_logs,
+            "events": self._on_events,
             "end": self._on_end,
         }
 
@@ -121,10 +120,7 @@ class Controller:
             case "started":
                 self._life.engine_started(int(message["engine"]), int(message["pid"]), int(message["incarnation"]))
             case "died":
-                logger.info("engine %s of %s ended: %s", message["engine"], self._title, message["cause"])
-                engine, incarnation = int(message["engine"]), int(message["incarnation"])
-                cause, tail = str(message["cause"]), str(message["tail"])
-                self._perform(self._life.engine_died(engine, cause, tail, now, incarnation=incarnation))
+                self._on_death(message, now)
             case "owner_gone":
                 self._perform(self._life.end("the process whose with-block owned it is gone", "owner"))
             case _:
@@ -132,15 +128,31 @@ class Controller:
                 self._refuse_waits(f"ended: {message['reason']}", str(message["tail"]))
                 self._over = True
 
+    def _on_death(self, message: Mapping[str, Any], now: float) -> None:
+        engine, incarnation = int(message["engine"]), int(message["incarnation"])
+        cause, tail, farewell = str(message["cause"]), str(message["tail"]), str(message["farewell"])
+        logger.info("engine %d of %s ended: %s", engine, self._title, farewell or cause)
+        recycled, found = bool(farewell), self._life.engines.get(engine)
+        kind = kind_of_death(found.state, recycled=recycled) if found is not None else None
+        if kind is not None:
+            self._note(kind, farewell or cause, engine)
+        self._perform(self._life.engine_died(engine, cause, tail, now, incarnation=incarnation, recycled=recycled))
+
     def _on_broker(self, message: Mapping[str, Any]) -> None:
         now = time.monotonic()
         match message["event"]:
             case "bound":
                 # Both sockets are there: whoever connects from now on need not try again.
                 self._nanny.send({"do": "ready"})
+                self._broker.send({"do": "adapts", "on": bool(self._life.adapting)})
+                self._note(EventKind.CREATED, f"{sum(self._life.sets.values())} engines are wanted")
                 self._perform(self._life.begin(now))
             case "up":
-                self._perform(self._life.engine_up(int(message["engine"]), int(message["incarnation"]), now))
+                engine, incarnation = int(message["engine"]), int(message["incarnation"])
+                self._note(EventKind.UP, f"incarnation {incarnation}", engine)
+                self._perform(self._life.engine_up(engine, incarnation, now))
+            case "leaves":
+                self._life.engine_leaves(int(message["engine"]), int(message["incarnation"]), now)
             case "retired":
                 asked, engines = int(message["asked"]), [int(engine) for engine in message["engines"]]
                 self._perform(self._life.engines_retired(str(message["set"]), asked, engines, now))
@@ -150,7 +162,7 @@ class Controller:
                 self._perform(self._life.engine_idle(int(message["engine"]), now))
             case "load":
                 self._load = message
-                self._perform(self._life.load(message["idle_since"], message["alone_since"], now))
+                self._perform(self._life.load(message["idle_since"], message["alone_since"], now, demand_of(message)))
                 for client in self._asking_status:
                     self._reply(client, self._status())
                 self._asking_status.clear()
@@ -172,6 +184,9 @@ class Controller:
 
     # actions
 
+    def _note(self, kind: EventKind, text: str, engine: int | None = None) -> None:
+        self._events.add(time.time(), kind, text, engine)
+
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
@@ -181,16 +196,15 @@ class Controller:
                     self._become_ending(reason, by, tail)
                 case AskLoad():
                     self._broker.send({"do": "load"})
-                case RetireEngines(name, engines, count):
-                    self._broker.send({"do": "retire", "set": name, "engines": engines, "count": count})
-                case DropEngine(engine, expected):
-                    self._broker.send({"do": "drop", "engine": engine, "expected": expected})
-                case _:
+                case StartEngine() | StopEngine() | RestartEngine():
                     self._perform_on_process(action)
+                case _:
+                    self._perform_on_tasks(action)
 
     def _perform_on_process(self, action: StartEngine | StopEngine | RestartEngine) -> None:
         match action:
             case StartEngine(engine, incarnation, _):
+                self._note(EventKind.STARTED, f"incarnation {incarnation}", engine)
                 self._nanny.send({"do": "start", "engine": engine, "incarnation": incarnation})
             case StopEngine(engine, late):
                 if late:
@@ -198,8 +212,31 @@ class Controller:
                 self._nanny.send({"do": "stop", "engine": engine})
             case RestartEngine(engine):
                 logger.info("engine %d of %s is restarted on request", engine, self._title)
+                self._note(EventKind.RESTARTED, "on request", engine)
                 self._broker.send({"do": "restart", "engine": engine})
                 self._nanny.send({"do": "stop", "engine": engine})
+
+    def _perform_on_tasks(self, action: RetireEngines | DropEngine | RefuseTasks | AcceptTasks | Adapted) -> None:
+        match action:
+            case Adapted(name, before, after, why):
+                logger.info("%s: set %s adapts from %d to %d: %s", self._title, name, before, after, why)
+                self._note(EventKind.ADAPTED, f"set {name!r} adapts from {before} to {after} engines: {why}")
+                self._note_sizes()
+            case RetireEngines(name, engines, count, only_idle):
+                order = {"do": "retire", "set": name, "engines": engines, "count": count, "only_idle": only_idle}
+                self._broker.send(order)
+            case DropEngine(engine, expected, why):
+                if why:
+                    logger.warning("%s: %s", self._title, why)
+                    self._note(EventKind.FAILED, why, engine)
+                self._broker.send({"do": "drop", "engine": engine, "expected": expected, "why": why})
+            case RefuseTasks(why):
+                logger.warning("%s has no engine left, tasks are refused", self._title)
+                self._note(EventKind.REFUSING, "no engine is left, and none will come")
+                self._broker.send({"do": "refuse", "why": f"no engine of {self._title} is left: {why}"})
+            case AcceptTasks():
+                self._note(EventKind.ACCEPTING, "engines are given another chance")
+                self._broker.send({"do": "accept"})
 
     def _become_running(self) -> None:
         def change(record: Record) -> Record | None:
@@ -208,9 +245,11 @@ class Controller:
         if update(self._store, self._tag, change) is None:
             self._perform(self._life.end("its record was taken over or torn down before it was ready", "controller"))
         logger.info("%s is running", self._title)
+        self._note(EventKind.RUNNING, f"{self._life.count(EngineState.UP)} engines are up")
 
     def _become_ending(self, reason: str, by: str, tail: str) -> None:
         logger.info("%s is ending: %s", self._title, reason)
+        self._note(EventKind.ENDING, f"{reason} (by {by})")
         note(self._store, self._tag, lambda record: record.with_state(ClusterState.ENDING))
         self._nanny.send({"do": "end", "reason": reason, "by": by, "tail": tail})
         if self._life.ready_at is None:
@@ -268,6 +307,7 @@ class Controller:
         return {
             "state": str(self._state()),
             "sets": life.sets,
+            "adapting": life.bounds(),
             "engines": engines,
             "tasks": {key: self._load[key] for key in ("queued", "running", "settled")},
             "clients": self._load["clients"],
@@ -294,41 +334,21 @@ class Controller:
     def _on_wait(self, client: int, request: Mapping[str, Any]) -> None:
         n = request["n"]
         wanted = sum(self._life.sets.values()) if n is None else int(n)
-        self._waits.append(_Wait(client, time.monotonic() + float(request["limit"]), n=wanted))
+        self._waits.append(Wait(client, time.monotonic() + float(request["limit"]), n=wanted))
 
     def _answer_waits(self, now: float) -> None:
         self._waits = [wait for wait in self._waits if not self._answer(wait, now)]
 
-    def _answer(self, wait: _Wait, now: float) -> bool:
+    def _answer(self, wait: Wait, now: float) -> bool:
         """Answer a client that waits, if there is an answer; return whether there was."""
-        life = self._life
-        up, reachable = life.count(EngineState.UP), life.reachable()
-        reasons = "\n".join(life.reasons())
-        late = [engine for engine, was in wait.was.items() if not self._is_up_again(engine, was)]
-        failed = [e for e in late if e not in life.engines or life.engines[e].state is EngineState.FAILED]
-        if up >= wait.n and not late:
-            self._reply(wait.client, {"up": up})
-        elif failed and life.over is None:
-            text = f"engines {failed} of {self._title} did not come back\n{reasons}".rstrip()
-            self._refuse(wait.client, errors.LaunchError(text))
-        elif life.over is None and reachable < wait.n:
-            why = reasons or f"it has a size of {sum(life.sets.values())}: scale it first"
-            text = f"{up} of {wait.n} engines of {self._title} are up, and no more than {reachable} can be: {why}"
-            self._refuse(wait.client, errors.LaunchError(text))
-        elif now >= wait.until:
-            what = (
-                f"engines {late} of {self._title} are not up again"
-                if late
-                else f"{up} of {wait.n} engines of {self._title} are up"
-            )
-            self._refuse(wait.client, errors.ClusterTimeout(f"{what}\n{reasons}".rstrip()))
-        else:
-            return False
+        match wait.answer(self._life, self._title, now):
+            case None:
+                return False
+            case errors.ClusterError() as error:
+                self._refuse(wait.client, error)
+            case answer:
+                self._reply(wait.client, answer)
         return True
-
-    def _is_up_again(self, engine: int, was: int) -> bool:
-        found = self._life.engines.get(engine)
-        return found is not None and found.state is EngineState.UP and found.incarnation > was
 
     def _refuse_waits(self, reason: str, tail: str) -> None:
         text = f"{self._title}: {reason}\n{tail}".rstrip()
@@ -340,16 +360,38 @@ class Controller:
             asking.clear()
 
     def _on_scale(self, client: int, request: Mapping[str, Any]) -> None:
-        name, n = str(request["set"]), int(request["n"])
-        if name not in self._life.sets:
-            known = ", ".join(sorted(self._life.sets))
-            raise errors.ClusterError(f"{self._title} has no engine set {name!r}; it has: {known}")
+        name, n = self._set_of(request), int(request["n"])
         if n < 0:
             raise errors.ClusterError("the number of engines cannot be negative")
         logger.info("%s: set %s scales from %d to %d", self._title, name, self._life.sets[name], n)
+        self._note(EventKind.SCALED, f"set {name!r} scales from {self._life.sets[name]} to {n} engines")
         self._perform(self._life.scale(name, n, time.monotonic()))
-        update(self._store, self._tag, lambda record: record._replace(sets=self._life.sets))
+        self._note_sizes()
         self._reply(client, {"n": n})
+
+    def _on_adapt(self, client: int, request: Mapping[str, Any]) -> None:
+        name, minimum, maximum = self._set_of(request), int(request["minimum"]), int(request["maximum"])
+        if not 0 <= minimum <= maximum:
+            raise errors.ClusterError(f"a set cannot have between {minimum} and {maximum} engines")
+        logger.info("%s: set %s adapts to its load, from %d to %d engines", self._title, name, minimum, maximum)
+        self._note(EventKind.ADAPTED, f"set {name!r} adapts to its load, from {minimum} to {maximum} engines")
+        patience = float(request["patience"])
+        self._perform(self._life.adapt(name, minimum, maximum, time.monotonic(), patience=patience))
+        self._note_sizes()
+        self._reply(client, {"n": self._life.sets[name]})
+
+    def _set_of(self, request: Mapping[str, Any]) -> str:
+        name = str(request["set"])
+        if name not in self._life.sets:
+            known = ", ".join(sorted(self._life.sets))
+            raise errors.ClusterError(f"{self._title} has no engine set {name!r}; it has: {known}")
+        return name
+
+    def _note_sizes(self) -> None:
+        """Tell broker and record what sizes the sets have, and whether the load decides on them."""
+        sets, bounds = dict(self._life.sets), self._life.bounds()
+        self._broker.send({"do": "adapts", "on": bool(bounds)})
+        update(self._store, self._tag, lambda record: record._replace(sets=sets, adapting=bounds))
 
     def _on_restart(self, client: int, request: Mapping[str, Any]) -> None:
         life = self._life
@@ -359,7 +401,7 @@ class Controller:
             raise errors.ClusterError(f"{self._title} has no engine {unknown}; it has: {sorted(life.engines)}")
         was = {engine: life.engines[engine].incarnation for engine in wanted}
         self._perform(life.restart(wanted, time.monotonic()))
-        self._waits.append(_Wait(client, time.monotonic() + float(request["limit"]), was=was))
+        self._waits.append(Wait(client, time.monotonic() + float(request["limit"]), was=was))
 
     def _on_logs(self, client: int, request: Mapping[str, Any]) -> None:
         lines, engines = int(request["tail"]), request["engines"]
@@ -367,6 +409,9 @@ class Controller:
         parts += [f"engine-{int(engine)}" for engine in (sorted(self._life.engines) if engines is None else engines)]
         logs = {part: tail_of(log_path(self._folder, part), lines=lines) for part in parts}
         self._reply(client, {"logs": logs})
+
+    def _on_events(self, client: int, request: Mapping[str, Any]) -> None:
+        self._reply(client, {"events": self._events.tail(int(request["tail"]))})
 
     def _on_end(self, client: int, request: Mapping[str, Any]) -> None:
         end = End(str(request["reason"]), str(request["by"]))

@@ -24,7 +24,7 @@ from .launchers import get_launcher
 from .process import Identity, identify, liveness
 from .record import ClusterState, Liveness, Record, check_name, utc_now
 from .store import Store
-from .wanted import at_least_of, sets_of
+from .wanted import at_least_of, bounds_of, sets_of
 
 __all__ = ["create", "take_claim"]
 
@@ -138,6 +138,7 @@ def _declare(
         created=utc_now(),
         spec=spec,
         sets=sets_of(spec),
+        adapting=bounds_of(spec),
         labels=spec["labels"],
         creator=identify().to_dict(),
         folder=store.run_folder(uid),
@@ -224,6 +225,7 @@ def _boot_document(store: Store, record: Record, *, owned: bool) -> dict[str, An
         "roles": dict(roles),
         "spec": dict(spec),
         "sets": dict(record.sets),
+        "adapting": dict(record.adapting),
         "at_least": at_least_of(spec),
         "preload": spec["preload"],
         "env": spec["env"],

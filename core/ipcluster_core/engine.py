@@ -2,7 +2,8 @@
 
 The main thread receives a chunk, runs its tasks in order, and sends what came of them; nothing stands between the
 task socket and the user's code, so signals reach it and ``import`` locks are its own. What began and what finished
-is written to the journal, which the nanny reads if this process dies.
+is written to the journal, which the nanny reads if this process dies. When its policy wants it, the engine leaves
+between two tasks, and writes that there too: what it has not begun goes to others.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import logging
 import os
 import pickle
 import platform
+import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +28,8 @@ from .incarnation import LOG_FORMAT, TASK, secret_of
 from .interrupts import Why
 from .journal import Journal
 from .logs import line_buffer
+from .memory import resident_bytes
+from .policy import EnginePolicy, policy_of
 from .process import close_input, die_with_parent
 from .recent import Recent
 from .segments import Pool, Reader, folder_of
@@ -39,6 +43,12 @@ logger = logging.getLogger("ipcluster.engine")
 #: Results are sent at the end of a chunk, or when the oldest has waited so long, in ns.
 _FLUSH_NS = 2_000_000
 
+#: Seconds that an engine that leaves by itself waits until the broker has all results.
+_LEAVE_SECONDS = 5
+
+#: Seconds that its exit hooks may then take.
+_HOOKS_SECONDS = 2
+
 
 class Engine:
     """Serves one broker until it is told to stop, or signalled."""
@@ -48,6 +58,10 @@ class Engine:
         self._engine = engine
         self._incarnation = incarnation
         self._journal = journal
+        self._policy = policy_of(boot["spec"])
+        self._is_limited = self._policy != EnginePolicy(max_restarts=self._policy.max_restarts)
+        self._tasks_run = 0
+        self._farewell = ""
         self._functions: dict[bytes, Callable[..., Any]] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._sent = Recent()
@@ -61,7 +75,7 @@ class Engine:
         self._stopped = False
 
     def run(self) -> None:
-        """Register, and serve until the broker is gone or `stop` is called."""
+        """Register, and serve until the broker is gone, `stop` is called, or it leaves by itself."""
         secret = secret_of(open_store(str(self._boot["store"])), str(self._boot["tag"]))
         try:
             channel = self._channel = Channel(connect(str(self._boot["folder"]), TASK), blocking=True)
@@ -79,9 +93,10 @@ class Engine:
         }
         channel.send(Notice(Kind.HELLO, hello).encode())
         try:
-            while not self._stopped:
-                for frames in channel.receive():
-                    self._serve(frames)
+            while not (self._stopped or self._farewell):
+                self._serve_all(channel.receive())
+            if self._farewell:
+                self._leave(channel)
         except EOFError:
             logger.info("the broker is gone")
         finally:
@@ -92,6 +107,23 @@ class Engine:
         self._stopped = True
         if self._channel is not None:
             self._channel.shut()
+
+    def _leave(self, channel: Channel) -> None:
+        """Go when the broker has all results. What it sends before it knows is not begun, and goes to others."""
+        logger.info("engine %d leaves: %s", self._engine, self._farewell)
+        self._journal.leave(self._farewell)
+        channel.send(Notice(Kind.BYE, {}).encode())
+        poller = select.poll()
+        poller.register(channel, select.POLLIN)
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            if any(wire.kind_of(frames) is Kind.BYE for frames in channel.receive()):
+                return
+
+    def _serve_all(self, messages: Iterable[Sequence[Buffer]]) -> None:
+        for frames in messages:
+            if not self._farewell:
+                self._serve(frames)
 
     def _serve(self, frames: Sequence[Buffer]) -> None:
         kind = wire.kind_of(frames)
@@ -160,6 +192,8 @@ class Engine:
             outbox.add(status, payload, self._pool.share(buffers))
             if not kept or time.perf_counter_ns() - outbox.since > _FLUSH_NS:
                 outbox.flush()
+            if self._is_limited and self._is_to_leave():
+                break
         outbox.flush()
 
     def _forget_revoked(self, chunk: int) -> None:
@@ -187,6 +221,13 @@ class Engine:
             if type(error) is KeyboardInterrupt and self._revoked.get(self._now) is Why.CANCEL:
                 return Status.CANCELLED, b""
             return Status.ERROR, serialize.dump_exception(error)
+
+    def _is_to_leave(self) -> bool:
+        """Count a task that has been run; tell whether it was the last."""
+        self._tasks_run += 1
+        resident = 0 if self._policy.max_memory_bytes is None else resident_bytes("self")
+        self._farewell = self._policy.farewell(self._tasks_run, resident)
+        return bool(self._farewell)
 
     def _function(self, chunk: wire.Chunk) -> Callable[..., Any]:
         function = self._functions.get(chunk.function)
@@ -300,6 +341,9 @@ def run(boot: Mapping[str, Any], engine: int, incarnation: int, journal: Journal
         served.run()
         # As `_stop` does it: the broker's end and a signal may come together.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # Exit hooks are the user's and may hang; until they are through, the next one is not started.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_HOOKS_SECONDS)
     except _Stopped:
         logger.info("engine %d stops", engine)
 

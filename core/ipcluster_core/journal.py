@@ -4,6 +4,8 @@ The engine writes here before and after each task; the nanny reads it when the e
 certain which tasks of a chunk had begun (they are lost), which had finished (their results are here, even if they
 were never sent), and which may still run elsewhere.
 
+An engine that leaves by itself says why behind the halves.
+
 Two halves, used in turn: chunk k writes half k % 2. A half is free again when chunk k + 2 comes, because the broker
 keeps at most two chunks with an engine.
 
@@ -28,7 +30,11 @@ __all__ = ["Finished", "Journal", "Progress", "make_memory"]
 #: Bytes of one half. Larger results are sent at once and not kept here.
 HALF_BYTES = 256 * 1024
 
-_BYTES = 2 * HALF_BYTES + interrupts.BYTES
+#: Bytes for the reason for which an engine leaves, behind both halves.
+FAREWELL_BYTES = 256
+
+_INTERRUPTS = 2 * HALF_BYTES + FAREWELL_BYTES
+_SIZE_BYTES = _INTERRUPTS + interrupts.BYTES
 
 _HEAD = struct.Struct("<III")
 _COUNTS = struct.Struct("<II")
@@ -58,7 +64,7 @@ class Progress:
 def make_memory() -> int:
     """Return a descriptor of new memory for a journal; whoever asked closes it."""
     fd = os.memfd_create("ipcluster-journal", os.MFD_CLOEXEC)
-    os.ftruncate(fd, _BYTES)
+    os.ftruncate(fd, _SIZE_BYTES)
     return fd
 
 
@@ -77,8 +83,8 @@ class Journal:
     """
 
     def __init__(self, fd: int = -1) -> None:
-        self._map = mmap.mmap(fd, _BYTES)
-        self.interrupts = Interrupts(self._map, 2 * HALF_BYTES)
+        self._map = mmap.mmap(fd, _SIZE_BYTES)
+        self.interrupts = Interrupts(self._map, _INTERRUPTS)
         self._base = 0
         self._used = 0
         self._finished = 0
@@ -116,6 +122,15 @@ class Journal:
         # The count is written last: an entry counts once it is whole.
         _COUNT.pack_into(self._map, self._base + 8, self._finished)
         return kept
+
+    def leave(self, why: str) -> None:
+        """Note that the engine leaves between two tasks, for the next one to take its place."""
+        text = why.encode()[:FAREWELL_BYTES]
+        self._map[2 * HALF_BYTES : 2 * HALF_BYTES + len(text)] = text
+
+    def farewell(self) -> str:
+        """Return why the engine left; empty when it did not leave by itself."""
+        return self._map[2 * HALF_BYTES :].rstrip(b"\0").decode(errors="replace")
 
     def read(self) -> list[Progress]:
         """Return what the chunks in both halves had come to, older chunk first."""

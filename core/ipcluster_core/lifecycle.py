@@ -3,11 +3,14 @@ r"""What happens to a cluster and its engines: pure state, events in, actions ou
 A cluster: ``creating -> running -> ending -> ended``. An engine::
 
     starting --up--> up --scaled down--> retiring --idle, or late--> stopping --dead--> (removed)
-     ^ |  \            |  \--restart--> restarting --dead--> starting    ^
-       |   died        died                                             | scaled down
-       |      \       /                                                 |
+     ^ |  \           | \--restart, or it leaves as its policy wants--> restarting --dead--> starting
+       |   died       died
+       |      \      /
        |       waiting  --pause over--> starting      (same id, next incarnation)
-       +-- died `START_TRIES` times in a row without ever being up --> failed
+       +-- died so often in a row that its policy gives it up --> failed
+
+A set is sized by whoever scales it, or by its load while it adapts. When every engine has failed for good, tasks are
+refused until something gives engines another chance.
 """
 
 from __future__ import annotations
@@ -17,35 +20,31 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-__all__ = [
-    "Action",
-    "AskLoad",
-    "ClusterLife",
-    "DropEngine",
-    "End",
-    "Engine",
-    "EngineState",
-    "Limits",
-    "Ready",
-    "RestartEngine",
-    "RetireEngines",
-    "StartEngine",
-    "StopEngine",
-    "limits_of",
-]
+from .actions import (
+    AcceptTasks,
+    Action,
+    Adapted,
+    AskLoad,
+    DropEngine,
+    End,
+    Ready,
+    RefuseTasks,
+    RestartEngine,
+    RetireEngines,
+    StartEngine,
+    StopEngine,
+)
+from .adaptive import PATIENCE, Adaptive, Demand
+from .policy import STEADY_SECONDS, EnginePolicy, pause_after
 
+__all__ = ["ClusterLife", "Engine", "EngineState", "Limits", "limits_of"]
 
-#: How often an engine that dies before it is up is started before it is given up.
-START_TRIES = 3
-
-#: Seconds before the next start of an engine that died at once, by how often it did so in a row.
-PAUSES = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
-
-#: An engine that was up for so many seconds did not die at once.
-STEADY_SECONDS = 10.0
 
 #: Seconds that an engine to be scaled away may go on with the tasks it has.
 DRAIN_SECONDS = 300.0
+
+#: Seconds between two looks at the load while a set adapts to it.
+LOOK_SECONDS = 1.0
 
 
 class EngineState(enum.StrEnum):
@@ -68,6 +67,9 @@ _COUNTED = frozenset(
 #: Engines that are on their way up.
 _COMING = frozenset({EngineState.STARTING, EngineState.RESTARTING})
 
+#: Engines that may yet come up.
+_HOPED_FOR = _COMING | {EngineState.WAITING}
+
 
 @dataclass(slots=True)
 class Engine:
@@ -81,6 +83,7 @@ class Engine:
     pid: int | None = None
     quick_deaths: int = 0
     failed_starts: int = 0
+    verdict: str = ""
     cause: str = ""
     tail: str = ""
 
@@ -94,69 +97,6 @@ class Limits:
     no_client_timeout: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StartEngine:
-    """Fork an engine."""
-
-    engine: int
-    incarnation: int
-    set: str
-
-
-@dataclass(frozen=True, slots=True)
-class RetireEngines:
-    """Have the broker choose `count` of the engines, idle ones first, and give them nothing new."""
-
-    set: str
-    engines: tuple[int, ...]
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class StopEngine:
-    """End an engine's process; `late` when it still had tasks after its time to drain."""
-
-    engine: int
-    late: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RestartEngine:
-    """End an engine's process, whatever it does; the next one is started when it is gone."""
-
-    engine: int
-
-
-@dataclass(frozen=True, slots=True)
-class DropEngine:
-    """Tell the broker that the engine will not come back; `expected` are those that are there or will come."""
-
-    engine: int
-    expected: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AskLoad:
-    """Find out how busy the broker is: a limit may have been reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """Enough engines are up: the cluster is running."""
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The cluster is to end now."""
-
-    reason: str
-    by: str
-    tail: str = ""
-
-
-Action = StartEngine | RetireEngines | StopEngine | RestartEngine | DropEngine | AskLoad | Ready | End
-
-
 @dataclass(slots=True)
 class ClusterLife:
     """Sizes of engine sets, what became of each engine, and when it all ends.
@@ -167,12 +107,16 @@ class ClusterLife:
     sets: dict[str, int]
     at_least: int
     limits: Limits = field(default_factory=Limits)
+    policy: EnginePolicy = field(default_factory=EnginePolicy)
+    adapting: dict[str, Adaptive] = field(default_factory=dict)
     engines: dict[int, Engine] = field(default_factory=dict)
     ready_at: float | None = None
     over: End | None = None
     idle_since: float | None = None
     alone_since: float | None = None
+    refusing: bool = False
     _awaiting_load: bool = False
+    _look_at: float | None = None
     _asked_to_retire: Counter[str] = field(default_factory=Counter)
     _starts: Counter[int] = field(default_factory=Counter)
 
@@ -180,6 +124,7 @@ class ClusterLife:
 
     def begin(self, now: float) -> Iterator[Action]:
         """Start what was asked for."""
+        self._look_at = now
         for name in self.sets:
             yield from self._fit(name, now)
         yield from self._maybe_ready(now)
@@ -198,10 +143,23 @@ class ClusterLife:
             yield from self._maybe_ready(now)
             yield from self._fit(found.set, now)
 
+    def engine_leaves(self, engine: int, incarnation: int, now: float) -> None:
+        """Note that an engine makes room for the next one, as its policy wants it, and gets no more tasks."""
+        found = self.engines.get(engine)
+        if found is not None and found.incarnation == incarnation and found.state is EngineState.UP:
+            found.state, found.since = EngineState.RESTARTING, now
+
     def engine_died(
-        self, engine: int, cause: str, tail: str, now: float, *, incarnation: int | None = None
+        self,
+        engine: int,
+        cause: str,
+        tail: str,
+        now: float,
+        *,
+        incarnation: int | None = None,
+        recycled: bool = False,
     ) -> Iterator[Action]:
-        """Decide what follows from the end of an engine's process (of that incarnation, if one is named)."""
+        """Decide what follows from the end of an engine's process; `recycled` when it had left as its policy wants."""
         found = self.engines.get(engine)
         if found is None or self.over or incarnation not in (None, found.incarnation):
             return
@@ -209,28 +167,50 @@ class ClusterLife:
         if found.state in (EngineState.STOPPING, EngineState.RETIRING):
             del self.engines[engine]
             yield DropEngine(engine, self._expected())
+            yield from self._note_hope(now)
             return
+        if recycled:
+            found.quick_deaths = found.failed_starts = 0
         if found.state is EngineState.RESTARTING:
             yield self._start(found, now)
             return
-        was_up = found.state is EngineState.UP
-        steady = was_up and now - found.since >= STEADY_SECONDS
-        found.quick_deaths = 0 if steady else found.quick_deaths + 1
-        found.failed_starts += not was_up
+        if not recycled:
+            was_up = found.state is EngineState.UP
+            steady = was_up and now - found.since >= STEADY_SECONDS
+            found.quick_deaths = 0 if steady else found.quick_deaths + 1
+            found.failed_starts += not was_up
+            found.verdict = self.policy.gives_up(quick_deaths=found.quick_deaths, failed_starts=found.failed_starts)
         found.state, found.since = EngineState.WAITING, now
-        if found.failed_starts >= START_TRIES:
+        if found.verdict:
             found.state = EngineState.FAILED
-            yield DropEngine(engine, self._expected())
+            self._look_at = now
+            yield DropEngine(engine, self._expected(), self._reason(found))
             yield from self._maybe_hopeless()
         # It may have been one too many: then it is not started again.
         yield from self._fit(found.set, now)
         yield from self.tick(now)
 
     def scale(self, name: str, n: int, now: float) -> Iterator[Action]:
-        """Want `n` engines in a set from now on; engines given up before get another chance."""
-        self.sets[name] = n
+        """Want `n` engines in a set from now on, whatever its load; engines given up before get another chance."""
+        self.adapting.pop(name, None)
+        self._forget_failed(name)
+        yield from self._resize(name, n, now)
+
+    def adapt(
+        self, name: str, minimum: int, maximum: int, now: float, *, patience: float = PATIENCE
+    ) -> Iterator[Action]:
+        """Size a set by its load from now on, within bounds; engines given up before get another chance."""
+        self.adapting[name] = Adaptive(minimum, maximum, patience)
+        self._forget_failed(name)
+        self._look_at = now
+        yield from self._resize(name, self.adapting[name].clamp(self.sets[name]), now)
+
+    def _forget_failed(self, name: str) -> None:
         for engine in [e for e in self.engines.values() if e.set == name and e.state is EngineState.FAILED]:
             del self.engines[engine.id]
+
+    def _resize(self, name: str, n: int, now: float) -> Iterator[Action]:
+        self.sets[name] = n
         # Who wants fewer before the cluster is ready does not wait for more.
         self.at_least = min(self.at_least, sum(self.sets.values()))
         yield from self._fit(name, now)
@@ -247,6 +227,7 @@ class ClusterLife:
                 engine.state, engine.since = EngineState.RESTARTING, now
                 yield RestartEngine(engine.id)
             engine.quick_deaths = engine.failed_starts = 0
+        yield from self._note_hope(now)
 
     def engines_retired(self, name: str, asked: int, engines: list[int], now: float) -> Iterator[Action]:
         """Note which engines of a set the broker chose, when `asked` of them were to retire."""
@@ -254,6 +235,12 @@ class ClusterLife:
         for engine in engines:
             if engine in self.engines and self.engines[engine].state is EngineState.UP:
                 self.engines[engine].state, self.engines[engine].since = EngineState.RETIRING, now
+        if name in self.adapting and len(engines) < asked:
+            # The others are busy by now: they are left alone until the load lets them go.
+            before = self.sets[name]
+            self.sets[name] = max(before, self.adapting[name].clamp(self._counted(name)))
+            if self.sets[name] != before:
+                yield Adapted(name, before, self.sets[name], "some have work again")
         yield from self._fit(name, now)
 
     def engine_idle(self, engine: int, now: float) -> Iterator[Action]:
@@ -263,17 +250,49 @@ class ClusterLife:
             found.state, found.since = EngineState.STOPPING, now
             yield StopEngine(engine)
 
-    def load(self, idle_since: float | None, alone_since: float | None, now: float) -> Iterator[Action]:
+    def load(
+        self, idle_since: float | None, alone_since: float | None, now: float, demand: Demand | None = None
+    ) -> Iterator[Action]:
         """Note since when nothing is queued or running, and since when no client is connected; None: not so."""
         self.idle_since, self.alone_since = idle_since, alone_since
         self._awaiting_load = False
         if self.ready_at is None or self.over:
             return
+        if demand is not None:
+            yield from self._follow(demand, now)
         if self._due(self._idle_deadline(), now):
             yield from self.end(f"idle limit of {self.limits.idle_timeout:g} s reached", "idle_timeout")
         elif self._due(self._alone_deadline(), now):
             limit = self.limits.no_client_timeout
             yield from self.end(f"no client was connected for {limit:g} s", "no_client_timeout")
+
+    def _follow(self, demand: Demand, now: float) -> Iterator[Action]:
+        """Size the adaptive sets by the load."""
+        self._look_at = None
+        for name, adaptive in self.adapting.items():
+            mine = [e for e in self.engines.values() if e.set == name and e.state in _COUNTED]
+            busy = sum(e.id in demand.busy for e in mine)
+            # What waits may go to any engine: those on their way in other sets will have their share.
+            elsewhere = self.count(*_HOPED_FOR) - self.count(*_HOPED_FOR, of=name)
+            before = self.sets[name]
+            decision = adaptive.decide(
+                wanted=before,
+                need=busy + max(0, demand.useful - elsewhere),
+                coming=self.count(*_HOPED_FOR, of=name),
+                failed=self.count(EngineState.FAILED, of=name),
+                now=now,
+            )
+            if decision.retry:
+                self._forget_failed(name)
+            self.sets[name] = decision.wanted
+            if decision.wanted != before:
+                why = f"{demand.tasks} tasks wait, {busy} engines are busy: {decision.why}"
+                yield Adapted(name, before, decision.wanted, why)
+            yield from self._fit(name, now)
+            failed = self.count(EngineState.FAILED, of=name)
+            if demand.tasks or demand.busy or failed or decision.wanted > adaptive.minimum:
+                # Until the broker tells that tasks wait, a set that is as small as may be needs no look.
+                self._look_at = now + LOOK_SECONDS
 
     def end(self, reason: str, by: str, tail: str = "") -> Iterator[Action]:
         """End the cluster, once; the first reason stays."""
@@ -286,18 +305,17 @@ class ClusterLife:
         if self.over:
             return
         for engine in list(self.engines.values()):
-            if engine.state is EngineState.WAITING and now >= engine.since + self._pause(engine):
+            if engine.state is EngineState.WAITING and now >= engine.since + pause_after(engine.quick_deaths):
                 yield self._start(engine, now)
             elif engine.state is EngineState.RETIRING and now >= engine.since + DRAIN_SECONDS:
                 engine.state, engine.since = EngineState.STOPPING, now
                 yield StopEngine(engine.id, late=True)
+        yield from self._note_hope(now)
         if self.ready_at is None:
             return
         if self.limits.lifetime is not None and now >= self.ready_at + self.limits.lifetime:
             yield from self.end(f"lifetime of {self.limits.lifetime:g} s is over", "lifetime")
-        elif not self._awaiting_load and (
-            self._due(self._idle_deadline(), now) or self._due(self._alone_deadline(), now)
-        ):
+        elif not self._awaiting_load and any(self._due(time, now) for time in self._reasons_to_ask()):
             # What is known may be out of date; the answer to this decides.
             self._awaiting_load = True
             yield AskLoad()
@@ -309,14 +327,16 @@ class ClusterLife:
         times: list[float | None] = []
         for engine in self.engines.values():
             if engine.state is EngineState.WAITING:
-                times.append(engine.since + self._pause(engine))
+                times.append(engine.since + pause_after(engine.quick_deaths))
             elif engine.state is EngineState.RETIRING:
                 times.append(engine.since + DRAIN_SECONDS)
         if self.ready_at is not None:
             if self.limits.lifetime is not None:
                 times.append(self.ready_at + self.limits.lifetime)
             if not self._awaiting_load:
-                times += [self._idle_deadline(), self._alone_deadline()]
+                times += self._reasons_to_ask()
+        if self.refusing:
+            times += [adaptive.retry_at for adaptive in self.adapting.values()]
         return min((time for time in times if time is not None), default=None)
 
     # questions
@@ -325,9 +345,18 @@ class ClusterLife:
         """Return how many engines are in one of the states (of one set)."""
         return sum(e.state in states and of in (None, e.set) for e in self.engines.values())
 
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """Return the smallest and the largest number of engines of each set that adapts."""
+        return {name: (adaptive.minimum, adaptive.maximum) for name, adaptive in self.adapting.items()}
+
     def reachable(self, of: str | None = None) -> int:
         """Return how many engines are up or may still come up."""
-        return self.count(EngineState.UP, EngineState.WAITING, *_COMING, of=of)
+        return self.count(EngineState.UP, *_HOPED_FOR, of=of)
+
+    def possible(self) -> int:
+        """Return how many engines are up or may still come up, also by load and by further tries."""
+        room = sum(max(0, adaptive.maximum - self.reachable(of=name)) for name, adaptive in self.adapting.items())
+        return self.reachable() + room
 
     def idle_seconds(self, now: float) -> float | None:
         """Return for how long there was nothing to do, as far as is known; None when there is, or engines start."""
@@ -336,13 +365,17 @@ class ClusterLife:
 
     def reasons(self) -> list[str]:
         """Say why engines are missing: one line each, with the last output of those that failed."""
-        lines = []
-        for engine in sorted(self.engines.values(), key=lambda e: e.id):
-            if engine.state is EngineState.FAILED:
-                lines.append(f"engine {engine.id} could not be started ({engine.cause}):\n{engine.tail}".rstrip(":\n"))
-            elif engine.state is EngineState.WAITING:
-                lines.append(f"engine {engine.id} ended ({engine.cause}) and will be started again")
-        return lines
+        lines = [self._reason(e) for e in sorted(self.engines.values(), key=lambda e: e.id)]
+        lines += [f"set {name!r}: {adaptive.reason()}" for name, adaptive in self.adapting.items() if adaptive.reason()]
+        return [line for line in lines if line]
+
+    @staticmethod
+    def _reason(engine: Engine) -> str:
+        if engine.state is EngineState.FAILED:
+            return f"engine {engine.id} {engine.verdict} ({engine.cause}):\n{engine.tail}".rstrip(":\n")
+        if engine.state is EngineState.WAITING:
+            return f"engine {engine.id} ended ({engine.cause}) and will be started again"
+        return ""
 
     # decisions
 
@@ -351,7 +384,7 @@ class ClusterLife:
         if self.over:
             return
         mine = [e for e in self.engines.values() if e.set == name and e.state in _COUNTED]
-        excess = len(mine) - self._asked_to_retire[name] - self.sets[name]
+        excess = self._counted(name) - self.sets[name]
         for _ in range(-excess):
             engine = Engine(self._free_id(), name)
             self.engines[engine.id] = engine
@@ -367,13 +400,21 @@ class ClusterLife:
         up = tuple(e.id for e in mine if e.state is EngineState.UP)
         if excess > starting:
             self._asked_to_retire[name] += excess - starting
-            yield RetireEngines(name, up, excess - starting)
+            # The load takes idle engines only; a person who wants fewer, or another maximum, means busy ones as well.
+            adaptive = self.adapting.get(name)
+            only_idle = adaptive is not None and self.sets[name] < adaptive.maximum
+            yield RetireEngines(name, up, excess - starting, only_idle)
+        yield from self._note_hope(now)
+
+    def _counted(self, name: str) -> int:
+        """Return how many engines of a set count towards the number wanted."""
+        return self.count(*_COUNTED, of=name) - self._asked_to_retire[name]
 
     def _start(self, engine: Engine, now: float) -> StartEngine:
         # An id that is used again goes on counting: what is still said of its former engine is not taken for this one.
         engine.incarnation = self._starts[engine.id]
         self._starts[engine.id] += 1
-        engine.state, engine.since = EngineState.STARTING, now
+        engine.state, engine.since, engine.verdict = EngineState.STARTING, now, ""
         return StartEngine(engine.id, engine.incarnation, engine.set)
 
     def _free_id(self) -> int:
@@ -397,9 +438,22 @@ class ClusterLife:
                 f"only {self.reachable()} of the {self.at_least} engines needed could be started", "controller", why
             )
 
-    @staticmethod
-    def _pause(engine: Engine) -> float:
-        return PAUSES[min(engine.quick_deaths, len(PAUSES)) - 1] if engine.quick_deaths else 0.0
+    def _note_hope(self, now: float) -> Iterator[Action]:
+        """Have tasks refused once no engine is left for them and none will come, and kept again when one may."""
+        if self.ready_at is None or self.over:
+            return
+        hopeless = bool(self.count(EngineState.FAILED)) and not self.reachable()
+        hopeless = hopeless and all(adaptive.refuses(now) for adaptive in self.adapting.values())
+        if hopeless and not self.refusing:
+            self.refusing = True
+            yield RefuseTasks("\n".join(self.reasons()))
+        elif self.refusing and not hopeless:
+            self.refusing = False
+            yield AcceptTasks()
+
+    def _reasons_to_ask(self) -> list[float | None]:
+        """Return when the load is to be known, by what for."""
+        return [self._idle_deadline(), self._alone_deadline(), self._look_at if self.adapting else None]
 
     @staticmethod
     def _due(deadline: float | None, now: float) -> bool:
@@ -407,7 +461,7 @@ class ClusterLife:
 
     def _idle_from(self) -> float | None:
         """Return since when nothing was queued, running or starting."""
-        if self.idle_since is None or self.ready_at is None or self.count(EngineState.WAITING, *_COMING):
+        if self.idle_since is None or self.ready_at is None or self.count(*_HOPED_FOR):
             return None
         newest = max((e.since for e in self.engines.values()), default=self.ready_at)
         return max(self.idle_since, self.ready_at, newest)

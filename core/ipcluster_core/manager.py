@@ -24,9 +24,17 @@ if TYPE_CHECKING:
 __all__ = ["ClusterManager", "ClusterSummary", "ReapResult"]
 
 
+#: Seconds in which a record that was removed because it was damaged has its successor.
+_CURE_SECONDS = 0.1
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """One line of a list. `reason` says why it is broken, or how it ended; `ends` what will end it by itself."""
+    """One line of a list. `reason` says why it is broken, or how it ended; `ends` what will end it by itself.
+
+    `engines` is the number wanted, `sets` the same by set; `adapting` has the least and the most of each set that is
+    sized by its load.
+    """
 
     name: str
     state: ClusterState
@@ -39,6 +47,16 @@ class ClusterSummary:
     reason: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     claims: tuple[str, ...] = ()
+    sets: Mapping[str, int] = field(default_factory=dict)
+    adapting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> str:
+        """The number of engines as a list shows it: ``"4"``, or ``"0..8"`` when it follows the load."""
+        if not self.adapting:
+            return str(self.engines)
+        bounds = [self.adapting.get(name, (n, n)) for name, n in self.sets.items()]
+        return f"{sum(low for low, _ in bounds)}..{sum(high for _, high in bounds)}"
 
 
 #: What `list` returns: the class's own method hides the name `list` from its annotations.
@@ -139,6 +157,8 @@ class ClusterManager:
             ends=", ".join(ends) if state is not ClusterState.ENDED else "",
             reason=reason,
             labels=record.labels,
+            sets=record.sets,
+            adapting={name: (low, high) for name, (low, high) in record.adapting.items()},
             claims=tuple(sorted(record.claims)),
         )
 
@@ -193,9 +213,12 @@ class ClusterManager:
             return await cure_record(store, who, claim=claim, force=force, timeout=timeout)
         except ClusterNotFound:
             strays = await self._strays(store, who)
-            if not strays:
-                raise
-            return await cure_strays(store, strays, timeout=timeout)
+            if strays:
+                return await cure_strays(store, strays, timeout=timeout)
+            # Somebody may be putting a readable record in the place of a damaged one: look again, once.
+            await asyncio.sleep(_CURE_SECONDS)
+            _, record = await asyncio.to_thread(resolve, cluster, store)
+            report = await ending.teardown(store, record, claim=claim, counter=counter, force=force, timeout=timeout)
         strays = [] if report.outcome == "released" else await self._strays(store, who)
         if not strays:
             return report

@@ -43,6 +43,8 @@ from .interrupts import Why
 from .journal import Journal, make_memory
 from .link import Link, link_pair
 from .logs import PartHandler, open_log, redirect
+from .memory import MemoryWatch
+from .policy import policy_of
 from .process import Identity, describe_exit, end_all, identify, liveness
 from .record import ClusterState, Ended, Job, Liveness, Record, title_of, utc_now
 from .segments import folder_of
@@ -74,6 +76,7 @@ class _Child:
     incarnation: int = 0
     journal: Journal | None = None
     kill_at: float | None = None
+    sentence: str = ""  # why it was killed here
 
 
 class Nanny:
@@ -90,6 +93,7 @@ class Nanny:
         self._pid = os.getpid()
         self._links: dict[str, Link] = {}
         self._roles: dict[str, Callable[..., None]] = {}
+        self._memory = MemoryWatch(policy_of(boot["spec"]))
         self._over: Ended | None = None
         self._publisher = Publisher(self._folder, self._authorize, lambda: self._captures.drain())  # noqa: PLW0108 - made below
         self._captures = Captures(self._folder, self._publisher.publish)
@@ -332,10 +336,10 @@ class Nanny:
             os.killpg(child.pid, signum)
 
     def _wait_ms(self) -> float | None:
-        times = [child.kill_at for child in self._children.values() if child.kill_at is not None]
-        notice = self._captures.deadline()
-        times += [] if notice is None else [notice]
-        return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
+        times = [child.kill_at for child in self._children.values()]
+        times += [self._captures.deadline(), self._memory.deadline(child.pid for child in self._engines())]
+        due = [time for time in times if time is not None]
+        return max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None
 
     def _kill_late(self) -> None:
         now = time.monotonic()
@@ -343,6 +347,9 @@ class Nanny:
             if child.kill_at is not None and now >= child.kill_at:
                 child.kill_at = None
                 self._signal_group(child, signal.SIGKILL)
+        for pid, why in self._memory.condemned([child.pid for child in self._engines()], now).items():
+            self._children[pid].sentence = why
+            self._signal_group(self._children[pid], signal.SIGKILL)
 
     def _reap(self) -> None:
         """Collect what has ended: children, and orphans that came to this subreaper."""
@@ -364,12 +371,15 @@ class Nanny:
         if child.journal is None or child.capture is None:
             self._end(f"its {child.name} died ({cause})", "nanny", tail)
             return
+        if child.sentence:
+            cause = f"{cause}, {child.sentence}"
         message = {
             "event": "died",
             "engine": child.engine,
             "incarnation": child.incarnation,
             "cause": cause,
             "tail": tail,
+            "farewell": child.journal.farewell(),
         }
         chunks, blob = [], b""
         for part in child.journal.read():

@@ -49,6 +49,7 @@ _TYPES: dict[str, Any] = {
     "created": str,
     "spec": dict,
     "sets": dict,
+    "adapting": dict,
     "labels": dict,
     "creator": (dict, type(None)),
     "folder": str,
@@ -166,6 +167,7 @@ class Record(NamedTuple):
     created: str = ""
     spec: Mapping[str, Any] = _NOTHING
     sets: Mapping[str, int] = _NOTHING
+    adapting: Mapping[str, tuple[int, int]] = _NOTHING
     labels: Mapping[str, str] = _NOTHING
     creator: Mapping[str, Any] | None = None
     folder: str = ""

@@ -3,7 +3,8 @@
 A client's submit is a `Work`: a run of tasks of one function. Engines take it in slices (chunks). A chunk is as
 large as ten milliseconds of work by the function's measured mean, but no more than keeps all engines busy; a
 function that was never measured goes one task at a time. An engine holds at most two chunks, and the second only
-behind one that is known to be short: so a slow task never sits in front of quick ones.
+behind one that is known to be short: so a slow task never sits in front of quick ones. An engine that is to leave
+after so many tasks is given no more than those.
 
 Each task is queued, held by one engine, or settled; a task is settled exactly once. Tasks are handed out in the
 order in which they came, also those that come back from an engine that died.
@@ -11,12 +12,14 @@ order in which they came, also those that come back from an engine that died.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
-__all__ = ["Assignment", "Load", "Lost", "Scheduler", "Slice", "Work"]
+from .works import HELD, QUEUED, SETTLED, Slice, Work, Works
+
+__all__ = ["Assignment", "Backlog", "Load", "Lost", "Scheduler", "Slice", "Work"]
 
 #: Largest number of tasks in a chunk.
 MOST_TASKS = 256
@@ -30,50 +33,11 @@ LEAST_SECONDS = 0.0005
 #: An engine gets a second chunk behind one that is estimated to take less than this, in seconds.
 SHORT_SECONDS = 0.020
 
+#: Works by which what is queued is estimated: a look must not hold up the tasks.
+LOOKED_AT = 1000
+
 #: Weight of the newest measurement in a function's mean.
 _NEWEST = 0.3
-
-_QUEUED, _HELD, _SETTLED = 0, 1, 2
-
-
-@dataclass(slots=True, eq=False)
-class Work:
-    """A run of `count` tasks of one function, numbered from `base` by their client.
-
-    `engines` limits it to those; `retries` is how often one of its tasks may be run again after it was lost
-    together with its engine. With a `timeout`, in seconds, each of its tasks is alone on its engine.
-    """
-
-    client: Hashable
-    base: int
-    count: int
-    function: Hashable
-    engines: frozenset[int] | None = None
-    retries: int = 0
-    timeout: float | None = None
-    name: str = ""
-    arrival: int = 0
-    losses: dict[int, int] = field(default_factory=dict)
-    state: bytearray = field(default_factory=bytearray)
-    unsettled: int = 0
-
-    def __post_init__(self) -> None:
-        self.state = bytearray(self.count)
-        self.unsettled = self.count
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Tasks ``start .. stop`` of a work, by index."""
-
-    work: Work
-    start: int
-    stop: int
-
-    @property
-    def age(self) -> tuple[int, int]:
-        """Sorts the older work, and the earlier task of a work, to the front."""
-        return self.work.arrival, self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +67,15 @@ class Load:
     settled: int
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Queued tasks that any engine may take: `unmeasured` ones, and how long the others take together, in seconds."""
+
+    tasks: int
+    unmeasured: int
+    seconds: float
+
+
 @dataclass(slots=True)
 class _Held:
     slice: Slice
@@ -118,53 +91,31 @@ class _Seat:
     next_chunk: int = 0
     retiring: bool = False
     suspended: bool = False
+    left: int | None = None  # tasks that it may still be given
     gone: frozenset[int] | None = None  # what else was expected when it was said to be gone, before it was lost
 
     @property
     def hungry(self) -> bool:
-        if len(self.chunks) > 1 or self.suspended:
+        if len(self.chunks) > 1 or self.suspended or self.left == 0:
             return False
         return all(held.seconds is not None and held.seconds < SHORT_SECONDS for held in self.chunks.values())
 
 
-class _Works:
-    """The works of one client that are not over, found by the number of any of their tasks."""
-
-    def __init__(self) -> None:
-        self._by_base: dict[int, Work] = {}
-        self._bases: list[int] = []  # sorted; holds some that are over
-
-    def __bool__(self) -> bool:
-        return bool(self._by_base)
-
-    def add(self, work: Work) -> None:
-        if work.base in self._by_base:
-            raise ValueError(f"task {work.base} of this client is there already")
-        self._by_base[work.base] = work
-        insort(self._bases, work.base)
-
-    def remove(self, work: Work) -> None:
-        del self._by_base[work.base]
-        if len(self._bases) > 2 * len(self._by_base):
-            self._bases = sorted(self._by_base)
-
-    def find(self, number: int) -> Work | None:
-        at = bisect_right(self._bases, number)
-        work = self._by_base.get(self._bases[at - 1]) if at else None
-        return work if work is not None and number < work.base + work.count else None
-
-
 class Scheduler:
-    """Decides; whoever drives it tells it what happened and performs the assignments it returns."""
+    """Decides; whoever drives it tells it what happened and performs the assignments it returns.
 
-    def __init__(self) -> None:
+    An engine is given at most `max_tasks` tasks until it is seated anew; None means no limit.
+    """
+
+    def __init__(self, max_tasks: int | None = None) -> None:
+        self._max_tasks = max_tasks
         self._seats: dict[int, _Seat] = {}
         # By the engines that may take from it, each ordered by age.
         self._queues: dict[frozenset[int] | None, deque[Slice]] = {}
         # Engines that can take a chunk: those with none, then those with one short one.
         self._hungry: tuple[dict[int, None], dict[int, None]] = ({}, {})
         self._means: dict[Hashable, float] = {}
-        self._works: dict[Hashable, _Works] = {}
+        self._works: dict[Hashable, Works] = {}
         self._arrivals = 0
         self._queued = 0
         self._running = 0
@@ -174,6 +125,20 @@ class Scheduler:
     def load(self) -> Load:
         """Tasks queued, with engines, and settled so far."""
         return Load(self._queued, self._running, self._settled)
+
+    def backlog(self) -> Backlog:
+        """Estimate what waits for any engine, by the oldest `LOOKED_AT` works."""
+        queue = self._queues.get(None, deque())
+        tasks = unmeasured = 0
+        seconds = 0.0
+        for piece in islice(queue, LOOKED_AT):
+            count = piece.queued
+            mean = self._means.get(piece.work.function)
+            tasks += count
+            unmeasured += count if mean is None else 0
+            seconds += count * (mean or 0.0)
+        scale = max(1.0, len(queue) / LOOKED_AT)
+        return Backlog(int(tasks * scale), int(unmeasured * scale), seconds * scale)
 
     @property
     def engines(self) -> dict[int, int]:
@@ -191,7 +156,7 @@ class Scheduler:
         ValueError
             The client has a task of that number already.
         """
-        self._works.setdefault(work.client, _Works()).add(work)
+        self._works.setdefault(work.client, Works()).add(work)
         self._queued += work.count
         self._arrivals += 1
         work.arrival = self._arrivals
@@ -203,7 +168,7 @@ class Scheduler:
 
     def engine_up(self, engine: int) -> None:
         """Seat an engine that can take work."""
-        self._seats[engine] = _Seat()
+        self._seats[engine] = _Seat(left=self._max_tasks)
         self._note_hunger(engine)
 
     def assign(self) -> list[Assignment]:
@@ -309,6 +274,16 @@ class Scheduler:
         hopeless = [key for key in self._queues if key is not None and not key & possible]
         return [lost for key in hopeless for piece in self._queues.pop(key) for lost in self._give_up(piece)]
 
+    def give_up_waiting(self) -> list[Lost]:
+        """Give up the queued tasks that any engine might take: none will come.
+
+        Returns
+        -------
+        list of Lost
+            The tasks given up.
+        """
+        return [lost for piece in self._queues.pop(None, ()) for lost in self._give_up(piece)]
+
     def cancel(self, client: Hashable, number: int) -> Work | None:
         """Settle a task that is still queued.
 
@@ -318,7 +293,7 @@ class Scheduler:
             The work that it belongs to; None if an engine has it, it is over, or it is unknown.
         """
         work = self._find(client, number)
-        if work is None or work.state[number - work.base] != _QUEUED:
+        if work is None or work.state[number - work.base] != QUEUED:
             return None
         self._settle_queued(work, number - work.base)
         return work
@@ -326,12 +301,12 @@ class Scheduler:
     def is_unsettled(self, client: Hashable, number: int) -> bool:
         """Tell whether a task is there and not settled."""
         work = self._find(client, number)
-        return work is not None and work.state[number - work.base] != _SETTLED
+        return work is not None and work.state[number - work.base] != SETTLED
 
     def holder(self, client: Hashable, number: int) -> tuple[int, int, int] | None:
         """Return engine, chunk, and index in the chunk of a task that an engine has; None if none has it."""
         work = self._find(client, number)
-        if work is None or work.state[number - work.base] != _HELD:
+        if work is None or work.state[number - work.base] != HELD:
             return None
         index = number - work.base
         for engine, seat in self._seats.items():
@@ -344,8 +319,10 @@ class Scheduler:
         works = self._works.get(client)
         return works.find(number) if works else None
 
-    def retire(self, engines: Iterable[int], count: int) -> list[int]:
+    def retire(self, engines: Iterable[int], count: int, *, only_idle: bool = False) -> list[int]:
         """Choose `count` of the engines to leave, idle ones first; they get nothing new that another may take.
+
+        With `only_idle` those are left alone, and so fewer are chosen, that hold a task or are named by one.
 
         Returns
         -------
@@ -354,6 +331,14 @@ class Scheduler:
         """
         held = self.engines
         able = [engine for engine in engines if engine in self._seats and not self._seats[engine].retiring]
+        if only_idle:
+            named = {
+                engine
+                for key, queue in self._queues.items()
+                if key and any(piece.queued for piece in queue)
+                for engine in key
+            }
+            able = [engine for engine in able if not self._seats[engine].chunks and engine not in named]
         able.sort(key=lambda engine: (not self.is_idle(engine), held[engine], -engine))
         for engine in able[:count]:
             self._seats[engine].retiring = True
@@ -371,7 +356,7 @@ class Scheduler:
         if seat is None:
             return True
         own = self._queues.get(frozenset((engine,)), ())
-        return not seat.chunks and all(piece.work.state.find(_QUEUED, piece.start, piece.stop) < 0 for piece in own)
+        return not seat.chunks and not any(piece.queued for piece in own)
 
     def _note_hunger(self, engine: int) -> None:
         for group in self._hungry:
@@ -398,7 +383,7 @@ class Scheduler:
 
     def _give_up(self, piece: Slice) -> Iterator[Lost]:
         for index in range(piece.start, piece.stop):
-            if piece.work.state[index] == _QUEUED:
+            if piece.work.state[index] == QUEUED:
                 self._settle_queued(piece.work, index)
                 yield Lost(piece.work, index, None)
 
@@ -408,7 +393,7 @@ class Scheduler:
         self._settle(work, index, index + 1)
 
     def _settle(self, work: Work, start: int, stop: int) -> None:
-        work.state[start:stop] = bytes((_SETTLED,)) * (stop - start)
+        work.state[start:stop] = bytes((SETTLED,)) * (stop - start)
         work.unsettled -= stop - start
         self._running -= stop - start
         self._settled += stop - start
@@ -444,7 +429,7 @@ class Scheduler:
             if queue[0].work.timeout is not None and self._seats[engine].chunks:
                 return None  # its time would run while it waits
             piece = queue.popleft()
-            taken = self._cut(piece)
+            taken = self._cut(piece, self._seats[engine].left)
             if taken is not None and taken.stop < piece.stop:
                 queue.appendleft(Slice(piece.work, taken.stop, piece.stop))
             if not queue and piece.work.engines is not None:
@@ -453,25 +438,28 @@ class Scheduler:
                 return taken
         return None
 
-    def _cut(self, piece: Slice) -> Slice | None:
+    def _cut(self, piece: Slice, most: int | None) -> Slice | None:
         """Return a chunk off the front of a slice: from behind the first hole (a cancelled task) up to the next."""
         work = piece.work
-        start = work.state.find(_QUEUED, piece.start, piece.stop)
+        start = work.state.find(QUEUED, piece.start, piece.stop)
         if start < 0:
             return None
-        stop = min(start + self._size(work), piece.stop)
-        hole = work.state.find(_SETTLED, start, stop)
+        size = self._size(work)
+        stop = min(start + (size if most is None else min(size, most)), piece.stop)
+        hole = work.state.find(SETTLED, start, stop)
         return Slice(work, start, stop if hole < 0 else hole)
 
     def _seat_chunk(self, engine: int, piece: Slice) -> Assignment:
         seat = self._seats[engine]
         count = piece.stop - piece.start
-        piece.work.state[piece.start : piece.stop] = bytes((_HELD,)) * count
+        piece.work.state[piece.start : piece.stop] = bytes((HELD,)) * count
         self._queued -= count
         self._running += count
         mean = self._means.get(piece.work.function)
         number = seat.next_chunk
         seat.next_chunk += 1
+        if seat.left is not None:
+            seat.left -= count
         timed = piece.work.timeout is not None
         seat.chunks[number] = _Held(piece, 0, None if mean is None or timed else mean * count)
         self._note_hunger(engine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 __all__ = ["ClusterSpec", "EngineSpec", "SpecFields"]
 
@@ -27,7 +27,8 @@ class EngineSpec(BaseModel):
 class ClusterSpec(BaseModel):
     """What a cluster is to be.
 
-    `n` is short for ``engines={"default": EngineSpec(n=n)}``; give one of the two. Neither gives two engines.
+    `n` is short for ``engines={"default": EngineSpec(n=n)}``; give one of the two. Neither gives two engines, or
+    as many as `adapt` begins with.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -67,6 +68,25 @@ class ClusterSpec(BaseModel):
         "for modules of preload that cannot be forked (threads, GPU contexts).",
     )
 
+    adapt: tuple[NonNegativeInt, NonNegativeInt] | None = Field(
+        default=None,
+        description="Least and most engines of the set named default, which is then sized by its load; it begins with "
+        "the least, or with `n`. None means that its size is fixed.",
+    )
+    max_tasks: PositiveInt | None = Field(
+        default=None, description="Tasks after which an engine is replaced by a fresh one; None means no limit."
+    )
+    max_memory_bytes: PositiveInt | None = Field(
+        default=None,
+        description="Resident memory above which an engine is replaced by a fresh one, between two tasks; one above "
+        "twice as much is killed at once, with its task. None means no limit.",
+    )
+    max_restarts: NonNegativeInt = Field(
+        default=10,
+        description="How many times in a row an engine that dies within 10 s of being up is started again; 0 means "
+        "that no engine that dies is replaced.",
+    )
+
     @field_validator("labels", "env")
     @classmethod
     def _no_nul(cls, value: dict[str, str]) -> dict[str, str]:
@@ -86,6 +106,12 @@ class ClusterSpec(BaseModel):
     def _one_way_to_ask_for_engines(self) -> Self:
         if self.n is not None and self.engines:
             raise ValueError("give n or engines, not both")
+        if self.adapt is not None:
+            least, most = self.adapt
+            if not least <= self.sets.get("default", EngineSpec(n=least)).n <= most:
+                raise ValueError(f"adapt={self.adapt} must be the least and the most engines, and the set be within")
+            if "default" not in self.sets:
+                raise ValueError("adapt is for the set named default, and there is none")
         if self.at_least is not None and self.at_least > self.total:
             raise ValueError(f"at_least={self.at_least} is more than the {self.total} engines asked for")
         return self
@@ -93,7 +119,8 @@ class ClusterSpec(BaseModel):
     @property
     def sets(self) -> dict[str, EngineSpec]:
         """Engine sets by name, with `n` worked in."""
-        return self.engines or {"default": EngineSpec(n=2 if self.n is None else self.n)}
+        least = 2 if self.adapt is None else self.adapt[0]
+        return self.engines or {"default": EngineSpec(n=least if self.n is None else self.n)}
 
     @property
     def total(self) -> int:
@@ -119,3 +146,7 @@ class SpecFields(TypedDict, total=False):
     preload: list[str]
     python: str | None
     start_method: Literal["fork", "spawn"]
+    adapt: tuple[int, int] | None
+    max_tasks: int | None
+    max_memory_bytes: int | None
+    max_restarts: int

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from .record import ClusterState
+from .record import ClusterState, Record
 
-__all__ = ["ClusterStatus", "EngineStatus"]
+__all__ = ["ClusterEvent", "ClusterStatus", "EngineStatus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,27 @@ class EngineStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """One thing that happened in a cluster's life.
+
+    `at` is UTC in ISO 8601; `kind` one of "created", "running", "scaled", "adapted", "engine started", "engine up",
+    "engine died", "engine recycled", "engine restarted", "engine stopped", "engine failed", "tasks refused",
+    "tasks accepted", "ending"; `engine` the id of the engine, if it is about one.
+    """
+
+    at: str
+    kind: str
+    engine: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """How a cluster is.
 
-    `tasks` has the keys queued, running, settled; `reasons` says what is wrong or how it ended; `ends_in` the seconds
-    until a limit ends it, by limit; `idle_seconds` for how long there was nothing to do, None when there is.
+    `sets` has the number of engines wanted by set, `adapting` the least and the most of each set that is sized by its
+    load; `tasks` has the keys queued, running, settled; `reasons` says what is wrong or how it ended; `ends_in` the
+    seconds until a limit ends it, by limit; `idle_seconds` for how long there was nothing to do, None when there is.
     """
 
     name: str
@@ -41,6 +58,24 @@ class ClusterStatus:
     reasons: tuple[str, ...] = ()
     ends_in: Mapping[str, float] = field(default_factory=dict)
     idle_seconds: float | None = None
+    adapting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def from_answer(cls, record: Record, answer: Mapping[str, Any]) -> ClusterStatus:
+        """Return what a controller answered when it was asked for the status of its cluster."""
+        return cls(
+            name=record.name,
+            incarnation=record.incarnation,
+            state=ClusterState(answer["state"]),
+            sets=answer["sets"],
+            engines=tuple(EngineStatus(**engine) for engine in answer["engines"]),
+            tasks=answer["tasks"],
+            clients=answer["clients"],
+            reasons=tuple(answer["reasons"]),
+            ends_in=answer["ends_in"],
+            idle_seconds=answer.get("idle_seconds"),
+            adapting={name: (least, most) for name, (least, most) in answer["adapting"].items()},
+        )
 
     @property
     def up(self) -> int:

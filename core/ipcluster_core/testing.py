@@ -18,6 +18,7 @@ import os
 import select
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -127,6 +128,7 @@ class _ThreadNanny(threading.Thread):
         self._store = open_store(str(boot["store"]))
         self._engines: dict[int, tuple[Engine, threading.Thread, int]] = {}
         self._over: Ended | None = None
+        self._left: deque[tuple[int, int, str]] = deque()  # engines that left by themselves, and why
         self._wake_read, self._wake_write = os.pipe()
         self._controller, controller = link_pair()
         self._broker, broker = link_pair()
@@ -156,6 +158,11 @@ class _ThreadNanny(threading.Thread):
                 self._from_controller()
             if self._broker in readable:
                 self._from_broker()
+            if self._wake_read in readable and self._over is None:
+                os.read(self._wake_read, 1)
+                number, incarnation, farewell = self._left.popleft()
+                if number in self._engines and self._engines[number][2] == incarnation:
+                    self._stop_engine(number, farewell)
         self._clean_up()
 
     def _from_controller(self) -> None:
@@ -184,13 +191,21 @@ class _ThreadNanny(threading.Thread):
                 self._over = self._over or Ended(message["reason"], utc_now(), message["by"], message["tail"])
 
     def _start_engine(self, number: int, incarnation: int) -> None:
-        engine = Engine(self._boot, number, incarnation, Journal())
-        thread = threading.Thread(target=engine.run, name=f"stub-engine {self._tag} {number}", daemon=True)
+        journal = Journal()
+        engine = Engine(self._boot, number, incarnation, journal)
+
+        def run() -> None:
+            engine.run()
+            if journal.farewell():
+                self._left.append((number, incarnation, journal.farewell()))
+                os.write(self._wake_write, b"x")
+
+        thread = threading.Thread(target=run, name=f"stub-engine {self._tag} {number}", daemon=True)
         self._engines[number] = (engine, thread, incarnation)
         thread.start()
         self._controller.send({"event": "started", "engine": number, "incarnation": incarnation, "pid": os.getpid()})
 
-    def _stop_engine(self, number: int) -> None:
+    def _stop_engine(self, number: int, farewell: str = "") -> None:
         if number not in self._engines:
             return
         engine, thread, incarnation = self._engines.pop(number)
@@ -198,7 +213,7 @@ class _ThreadNanny(threading.Thread):
         thread.join()
         gone = {"event": "died", "engine": number, "incarnation": incarnation, "cause": "stopped", "tail": ""}
         self._broker.send({**gone, "chunks": []})
-        self._controller.send(gone)
+        self._controller.send({**gone, "farewell": farewell})
 
     def _clean_up(self) -> None:
         over = self._over or Ended("stopped", utc_now(), "StubLauncher")

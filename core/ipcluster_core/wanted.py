@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .spec import ClusterSpec, SpecFields
 
-__all__ = ["at_least_of", "plain_spec", "sets_of"]
+__all__ = ["at_least_of", "bounds_of", "plain_spec", "sets_of"]
 
 #: What ``ClusterSpec()`` dumps.
 _DEFAULTS: Mapping[str, Any] = {
@@ -32,8 +32,15 @@ _DEFAULTS: Mapping[str, Any] = {
     "preload": [],
     "python": None,
     "start_method": "fork",
+    "adapt": None,
+    "max_tasks": None,
+    "max_memory_bytes": None,
+    "max_restarts": 10,
 }
 
+
+#: The fields that are whole numbers, with the smallest that each may be.
+_NUMBERS = {"n": 0, "max_tasks": 1, "max_memory_bytes": 1, "max_restarts": 0}
 
 #: The fields that are seconds.
 _LIMITS = frozenset({"idle_timeout", "lifetime", "no_client_timeout"})
@@ -43,11 +50,11 @@ def _is_plainly_valid(name: str, value: object) -> bool:
     """Tell whether a field needs no model to be found valid."""
     match value:
         case None:
-            return name == "n" or name in _LIMITS
+            return name in _NUMBERS.keys() - {"max_restarts"} or name in _LIMITS
         case bool():
             return False
         case int():
-            return (name == "n" and value >= 0) or (name in _LIMITS and value > 0)
+            return value >= _NUMBERS[name] if name in _NUMBERS else name in _LIMITS and value > 0
         case float():
             return name in _LIMITS and 0 < value < float("inf")
         case _:
@@ -79,10 +86,16 @@ def plain_spec(spec: ClusterSpec | None, fields: SpecFields) -> dict[str, Any]:
 
 
 def sets_of(plain: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of engines wanted by set; neither `n` nor sets means two."""
+    """Return the number of engines wanted by set at first; neither `n` nor sets means two, or the least of `adapt`."""
     if plain["engines"]:
         return {name: int(engines["n"]) for name, engines in plain["engines"].items()}
-    return {"default": 2 if plain["n"] is None else int(plain["n"])}
+    least = 2 if plain["adapt"] is None else int(plain["adapt"][0])
+    return {"default": least if plain["n"] is None else int(plain["n"])}
+
+
+def bounds_of(plain: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Return the least and the most engines of each set that is sized by its load."""
+    return {} if plain["adapt"] is None else {"default": (int(plain["adapt"][0]), int(plain["adapt"][1]))}
 
 
 def at_least_of(plain: Mapping[str, Any]) -> int:

@@ -145,6 +145,7 @@ def test_another_step_cancels_by_id_what_runs_and_what_waits(client: Client, tmp
         running = [other.submit(begin_and_wait, str(tmp_path), str(n)) for n in range(2)]
         steps.wait_until(lambda: len(list(tmp_path.glob("*.begun"))) == 2)
         queued = other.submit(begin_and_wait, str(tmp_path), "queued")
+        assert other.result(done.task_id, 10) == 1  # so by now the broker has heard of the queued one
         ids = [done.task_id, running[0].task_id, queued.task_id, "unknown-1"]
 
         assert client.cancel(ids) == dict(zip(ids, [False, True, True, False], strict=True))

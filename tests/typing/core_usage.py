@@ -8,6 +8,7 @@ from typing import assert_type
 from ipcluster_core import (
     Client,
     Cluster,
+    ClusterEvent,
     ClusterHandle,
     ClusterManager,
     ClusterSpec,
@@ -37,8 +38,10 @@ async def asynchronous() -> None:
     assert_type((await cluster.status()).state, ClusterState)
     assert_type(await cluster.wait(4, timeout=60), int)
     assert_type(await cluster.logs([0], tail=10), dict[str, str])
+    assert_type(await cluster.events(tail=10), list[ClusterEvent])
     assert_type(await cluster.teardown(force=True), TeardownReport)
     await cluster.scale(8, engines="default")
+    await cluster.adapt(minimum=0, maximum=8, engines="default")
     async with Cluster("other", ClusterSpec(engines={"a": EngineSpec(n=1)})) as other:
         assert_type(other, Cluster)
 

@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 
-from ipcluster_core.journal import HALF_BYTES, Finished, Journal, Progress, make_memory
+from ipcluster_core.journal import FAREWELL_BYTES, HALF_BYTES, Finished, Journal, Progress, make_memory
 
 
 @pytest.fixture
@@ -171,3 +171,16 @@ def test_journal_is_true_at_every_step_of_a_write(journal: Journal) -> None:
     assert of_new[-1] == Progress(2, 1, (Finished(0, b"c"),))
     assert {p.finished for p in of_new} == {(), (Finished(0, b"c"),)}
     assert of_old[-1] == Progress(0, 0, ()), "the old chunk is given up before its place is used"
+
+
+def test_journal_tells_why_an_engine_left(journal: Journal) -> None:
+    """Beside what it had done; a long reason is cut."""
+    run(journal, 1, b"a")
+    before = journal.farewell()
+    journal.leave("it has run enough: ü")
+
+    assert before == ""
+    assert journal.farewell() == "it has run enough: ü"
+    assert journal.read() == [Progress(1, 1, (Finished(0, b"a"),))]
+    journal.leave("x" * 1000)
+    assert journal.farewell() == "x" * FAREWELL_BYTES

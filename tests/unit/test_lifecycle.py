@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable, Iterable
 
-from ipcluster_core.lifecycle import (
-    DRAIN_SECONDS,
-    PAUSES,
-    START_TRIES,
-    STEADY_SECONDS,
+import pytest
+
+from ipcluster_core.actions import (
+    AcceptTasks,
     Action,
+    Adapted,
     AskLoad,
-    ClusterLife,
     DropEngine,
     End,
-    EngineState,
-    Limits,
     Ready,
+    RefuseTasks,
     RestartEngine,
     RetireEngines,
     StartEngine,
     StopEngine,
-    limits_of,
 )
+from ipcluster_core.adaptive import PATIENCE, REFUSING_ROUNDS, RETRY_PAUSES, Demand
+from ipcluster_core.lifecycle import DRAIN_SECONDS, ClusterLife, EngineState, Limits, limits_of
+from ipcluster_core.policy import PAUSES, START_TRIES, STEADY_SECONDS, EnginePolicy
 
 UP, STARTING, WAITING = EngineState.UP, EngineState.STARTING, EngineState.WAITING
 
@@ -180,9 +181,10 @@ def test_engine_that_cannot_be_started_is_given_up() -> None:
     life = begin(2, up=1, at_least=1)
     followed = fail_start(life, 1, START_TRIES)
 
-    assert followed == [DropEngine(1, (0,))]
+    why = "engine 1 could not be started (exit code 1):\nImportError: no lizard"
+    assert followed == [DropEngine(1, (0,), why)]
     assert states(life) == {0: "up", 1: "failed"}
-    assert life.reasons() == ["engine 1 could not be started (exit code 1):\nImportError: no lizard"]
+    assert life.reasons() == [why]
 
 
 def test_deaths_of_an_engine_that_was_up_do_not_count_as_failed_starts() -> None:
@@ -216,21 +218,135 @@ def test_cluster_ends_when_it_cannot_become_ready() -> None:
     first = fail_start(life, 1, START_TRIES)
     second = fail_start(life, 2, START_TRIES)
 
-    assert first == [DropEngine(1, (0, 2))]
-    assert second[0] == DropEngine(2, (0,))
+    why = "engine {} could not be started (exit code 1):\nImportError: no lizard"
+    assert first == [DropEngine(1, (0, 2), why.format(1))]
+    assert second[0] == DropEngine(2, (0,), why.format(2))
     assert isinstance(second[1], End)
     assert second[1].reason == "only 1 of the 2 engines needed could be started"
     assert "engine 2 could not be started (exit code 1):\nImportError: no lizard" in second[1].tail
 
 
 def test_ready_cluster_lives_on_without_an_engine() -> None:
-    """Engines that fail later are a matter for its status, and for whoever scales it."""
+    """But for its tasks there is no hope: they are refused, with the reason."""
     life = begin(1)
     list(life.engine_died(0, "exit code 1", "", 0.0))
+    why = "engine 0 could not be started (exit code 1):\nImportError: no lizard"
 
-    assert fail_start(life, 0, START_TRIES) == [DropEngine(0, ())]
+    assert fail_start(life, 0, START_TRIES) == [DropEngine(0, (), why), RefuseTasks(why)]
     assert life.over is None
     assert life.reachable() == 0
+
+
+# recycled, and given up for good
+
+
+def test_engine_that_is_recycled_is_started_again_at_once() -> None:
+    """However often; it is no death, also if what it said before is heard later."""
+    life = begin(1)
+    for incarnation in range(1, 30):
+        assert list(life.engine_died(0, "exit code 0", "", 1.0, recycled=True)) == [
+            StartEngine(0, incarnation, "default")
+        ]
+    assert states(life) == {0: "starting"}
+    assert list(life.engine_up(0, 29, 2.0)) == []
+    assert life.engines[0].quick_deaths == 0
+
+
+def test_engine_that_leaves_is_shown_as_restarting() -> None:
+    """It gets no more tasks, so it is not counted as up."""
+    life = begin(1)
+    life.engine_leaves(0, 7, 1.0)
+    life.engine_leaves(5, 0, 1.0)
+    unchanged = states(life)
+    life.engine_leaves(0, 0, 1.0)
+
+    assert unchanged == {0: "up"}
+    assert states(life) == {0: "restarting"}
+    assert list(life.engine_died(0, "exit code 0", "", 2.0, recycled=True)) == [StartEngine(0, 1, "default")]
+
+
+def test_engine_that_leaves_to_be_recycled_while_it_retires_is_not_started_again() -> None:
+    """Nor while it is one too many."""
+    life = begin(2)
+    list(life.scale("default", 1, 1.0))
+    list(life.engines_retired("default", 1, [1], 1.0))
+
+    assert list(life.engine_died(1, "exit code 0", "", 2.0, recycled=True)) == [DropEngine(1, (0,))]
+    assert states(life) == {0: "up"}
+
+
+def test_cluster_whose_engine_is_recycled_is_not_idle() -> None:
+    """As with any engine on its way up."""
+    life = begin(1, limits=Limits(idle_timeout=60.0))
+    list(life.engine_died(0, "exit code 0", "", 59.0, recycled=True))
+    meanwhile = life.deadline()
+    list(life.engine_up(0, 1, 70.0))
+
+    assert meanwhile is None
+    assert life.deadline() == 130.0
+
+
+def test_engine_that_tasks_kill_again_and_again_is_given_up() -> None:
+    """Once it was started again as often as is allowed; tasks are refused with the last one."""
+    life = begin(2)
+    life.policy = EnginePolicy(max_restarts=2)
+    for incarnation in (1, 2):
+        list(life.engine_died(0, "exit code 3", "last words", 0.0))
+        list(life.tick(10.0))
+        list(life.engine_up(0, incarnation, 10.0))
+    followed = list(life.engine_died(0, "exit code 3", "last words", 10.0))
+    why = "engine 0 died 3 times in a row soon after its start, and is not started again (exit code 3):\nlast words"
+
+    assert followed == [DropEngine(0, (1,), why)]
+    assert states(life) == {0: "failed", 1: "up"}
+    assert life.reasons() == [why]
+
+
+def test_engine_that_is_not_to_be_replaced_is_not() -> None:
+    """Also one that was up for long; the others go on, with the last one hope is lost."""
+    life = begin(2)
+    life.policy = EnginePolicy(max_restarts=0)
+    first = list(life.engine_died(0, "signal SIGKILL", "", 1e6))
+    second = list(life.engine_died(1, "signal SIGKILL", "", 1e6))
+    why = "engine {} ended and is not replaced, as max_restarts is 0 (signal SIGKILL)"
+
+    assert first == [DropEngine(0, (1,), why.format(0))]
+    assert second == [DropEngine(1, (), why.format(1)), RefuseTasks(f"{why.format(0)}\n{why.format(1)}")]
+
+
+CHANCES: list[Callable[[ClusterLife], Iterable[Action]]] = [
+    lambda life: life.restart([0], 5.0),
+    lambda life: life.scale("default", 1, 5.0),
+    lambda life: life.scale("default", 0, 5.0),
+    lambda life: life.adapt("default", 0, 1, 5.0),
+]
+
+
+@pytest.mark.parametrize("chance", CHANCES, ids=["restart", "scale", "scale to none", "adapt"])
+def test_tasks_are_accepted_again_when_engines_get_another_chance(
+    chance: Callable[[ClusterLife], Iterable[Action]],
+) -> None:
+    """By a restart, by scaling, by the load; also by scaling to none, which is meant."""
+    life = begin(1)
+    life.policy = EnginePolicy(max_restarts=0)
+    refused = list(life.engine_died(0, "exit code 1", "", 1.0))[-1]
+
+    assert isinstance(refused, RefuseTasks)
+    assert list(life.tick(2.0)) == []
+    assert AcceptTasks() in list(chance(life))
+    assert not life.refusing
+
+
+def test_a_retiring_engine_is_no_hope_and_a_set_scaled_to_none_none_either() -> None:
+    """What it has it finishes, and nothing new."""
+    life = ClusterLife({"small": 1, "large": 1}, 0, policy=EnginePolicy(max_restarts=0))
+    list(life.begin(0.0))
+    for engine in range(2):
+        list(life.engine_up(engine, 0, 0.0))
+    list(life.scale("large", 0, 1.0))
+    list(life.engines_retired("large", 1, [1], 1.0))
+
+    assert isinstance(list(life.engine_died(0, "exit code 1", "", 1.0))[-1], RefuseTasks)
 
 
 # scaling
@@ -388,6 +504,158 @@ def test_retiring_engine_that_dies_is_not_started_again() -> None:
     list(life.engines_retired("default", 1, [1], 1.0))
 
     assert list(life.engine_died(1, "signal SIGKILL", "", 2.0)) == [DropEngine(1, (0,))]
+
+
+# adapting to the load
+
+
+def adapting(minimum: int = 0, maximum: int = 4, *, up: int = 0, limits: Limits | None = None) -> ClusterLife:
+    """Return a cluster that adapts, with idle engines that are up."""
+    life = begin(up, limits=limits)
+    list(life.adapt("default", minimum, maximum, 0.0))
+    return life
+
+
+def hear(life: ClusterLife, now: float, *, waiting: int = 0, busy: Iterable[int] = ()) -> list[Action]:
+    """Tell of the load; return what follows."""
+    demand = Demand(tasks=waiting, unmeasured=waiting, busy=frozenset(busy))
+    return list(life.load(None if waiting or demand.busy else now, None, now, demand))
+
+
+def test_set_that_adapts_starts_engines_for_the_tasks_that_wait() -> None:
+    """As many as may be, those on their way counted."""
+    life = adapting()
+    first = hear(life, 1.0, waiting=2)
+    second = hear(life, 1.1, waiting=2)
+    third = hear(life, 1.2, waiting=9)
+
+    assert first == [
+        Adapted("default", 0, 2, "2 tasks wait, 0 engines are busy: more engines are needed"),
+        StartEngine(0, 0, "default"),
+        StartEngine(1, 0, "default"),
+    ]
+    assert second == []
+    assert third[1:] == [StartEngine(2, 0, "default"), StartEngine(3, 0, "default")]
+    assert life.bounds() == {"default": (0, 4)}
+
+
+def test_set_that_adapts_gives_idle_engines_back_after_some_time() -> None:
+    """The broker chooses; those that turn out to be busy stay, and are not asked for again at once."""
+    life = adapting(up=4)
+    early = hear(life, 1.0)
+    asked = hear(life, 1.0 + PATIENCE)
+    answered = list(life.engines_retired("default", 4, [3, 1], 32.0))
+
+    assert early == []
+    assert asked == [
+        Adapted("default", 4, 0, "0 tasks wait, 0 engines are busy: no more than 0 were needed for 30 s"),
+        RetireEngines("default", (0, 1, 2, 3), 4, only_idle=True),
+    ]
+    assert answered == [Adapted("default", 0, 2, "some have work again")]
+    assert life.sets == {"default": 2}
+    assert states(life) == {0: "up", 1: "retiring", 2: "up", 3: "retiring"}
+    assert hear(life, 33.0, busy=[0, 2]) == []
+
+
+def test_set_that_adapts_looks_at_the_load_while_there_is_something_to_decide() -> None:
+    """Once a second; a set that is as small as may be waits for the broker's word."""
+    life = adapting()
+    at_first = list(life.tick(0.0))
+    hear(life, 0.0)
+    quiet = life.deadline()
+    hear(life, 5.0, waiting=1)
+    busy = life.deadline()
+
+    assert (at_first, quiet, busy) == ([AskLoad()], None, 6.0)
+    assert list(life.tick(6.0)) == [AskLoad()]
+    assert list(life.tick(7.0)) == []
+
+
+def test_bounds_can_be_changed_at_any_time() -> None:
+    """Engines above a new maximum go, busy or not, when they have done what they have; below a minimum some come."""
+    life = adapting(up=4)
+    fewer = list(life.adapt("default", 0, 1, 1.0))
+    list(life.engines_retired("default", 3, [1, 2, 3], 1.0))
+    more = list(life.adapt("default", 2, 8, 2.0))
+
+    assert fewer == [RetireEngines("default", (0, 1, 2, 3), 3, only_idle=False)]
+    assert more == [StartEngine(4, 0, "default")]
+
+
+def test_scaling_ends_adapting() -> None:
+    """The number asked for stays, whatever the load."""
+    life = adapting()
+    list(life.scale("default", 1, 1.0))
+
+    assert hear(life, 2.0, waiting=9) == []
+    assert (life.sets, life.bounds()) == ({"default": 1}, {})
+
+
+def test_adapting_cluster_with_nothing_to_do_ends_by_its_idle_limit() -> None:
+    """With no engine, too; one with tasks that wait does not."""
+    life = adapting(limits=Limits(idle_timeout=60.0))
+    hear(life, 0.0)
+    list(life.tick(60.0))
+    ended = list(life.load(0.0, None, 60.0, Demand()))
+    waiting = adapting(limits=Limits(idle_timeout=60.0))
+    hear(waiting, 1.0, waiting=1)
+
+    assert ended == [End("idle limit of 60 s reached", "idle_timeout")]
+    assert list(waiting.tick(1000.0)) == [AskLoad()]
+
+
+def test_two_sets_that_adapt_share_what_waits() -> None:
+    """Any engine may take it: not every set starts one for each task."""
+    life = ClusterLife({"small": 0, "large": 0}, 0)
+    list(life.begin(0.0))
+    list(life.adapt("small", 0, 2, 0.0))
+    list(life.adapt("large", 0, 8, 0.0))
+    hear(life, 1.0, waiting=3)
+
+    assert life.sets == {"small": 2, "large": 1}
+
+
+def test_engines_that_cannot_be_started_under_load_are_tried_again_later() -> None:
+    """With the reasons in the status; tasks wait for the first tries, and are refused when they bring nothing."""
+    life, now, refused, started = adapting(), 0.0, [], []
+    hear(life, now, waiting=2)
+    for _ in range(200):
+        for engine in [e for e in life.engines.values() if e.state is EngineState.STARTING]:
+            if engine.incarnation % START_TRIES == 0:
+                started.append(now)
+            refused += [now for action in life.engine_died(engine.id, "exit code 1", "no lizard", now) if is_no(action)]
+        now += 0.5
+        refused += [now for action in life.tick(now) if is_no(action)]
+        if not refused:
+            refused += [now for action in hear(life, now, waiting=2) if is_no(action)]
+        else:
+            hear(life, now)
+
+    rounds = sorted(set(started))
+    assert len(rounds) == REFUSING_ROUNDS
+    assert [round(b - a) // 5 for a, b in itertools.pairwise(rounds)] == [1, 3]
+    assert len(refused) == 1
+    assert 20 < refused[0] < 40
+
+
+def is_no(action: Action) -> bool:
+    """Tell whether an action refuses tasks."""
+    return isinstance(action, RefuseTasks)
+
+
+def test_minimum_is_kept_also_when_engines_fail_while_nothing_is_to_do() -> None:
+    """They are tried again after the pause, though no task waits."""
+    life = adapting(1, 4, up=1)
+    life.policy = EnginePolicy(max_restarts=0)
+    hear(life, 0.0)
+    died = list(life.engine_died(0, "exit code 1", "", 5.0))
+    hear(life, 5.0)
+    early, late = hear(life, 6.0), hear(life, 5.0 + RETRY_PAUSES[0])
+
+    assert isinstance(died[0], DropEngine)
+    assert died[1:] == [AskLoad()]
+    assert early == []
+    assert late == [StartEngine(0, 1, "default")]
 
 
 # the end

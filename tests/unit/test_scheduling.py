@@ -10,9 +10,11 @@ import pytest
 from ipcluster_core.scheduling import (
     CHUNK_SECONDS,
     LEAST_SECONDS,
+    LOOKED_AT,
     MOST_TASKS,
     SHORT_SECONDS,
     Assignment,
+    Backlog,
     Load,
     Lost,
     Scheduler,
@@ -495,3 +497,77 @@ def test_suspended_engine_gets_nothing_and_its_own_tasks_wait_for_its_successor(
     scheduler.engine_lost(0, {})
     scheduler.engine_up(0)
     assert numbers(scheduler.assign()) == [0]
+
+
+# limits on engines, and none left
+
+
+def test_engine_is_given_no_more_tasks_than_it_may_run() -> None:
+    """However quick they are; the others wait until it is seated anew."""
+    scheduler = Scheduler(max_tasks=5)
+    scheduler.engine_up(0)
+    scheduler.submit(Work("warm-up", 0, 1, "f"))
+    finish(scheduler, scheduler.assign(), QUICK)
+    scheduler.submit(Work("client", 0, 100, "f"))
+    first = scheduler.assign()
+    finish(scheduler, first, QUICK)
+    nothing = scheduler.assign()
+    scheduler.engine_lost(0, {})
+    scheduler.engine_up(0)
+
+    assert numbers(first) == [0, 1, 2, 3]
+    assert nothing == []
+    assert numbers(scheduler.assign()) == [4, 5, 6, 7, 8]
+
+
+def test_tasks_that_any_engine_might_take_are_given_up_together() -> None:
+    """Those that name an engine, and those that an engine has, are not; nor is a cancelled one."""
+    scheduler = make(0)
+    held, waiting, named = (
+        Work("client", 0, 1, "f"),
+        Work("client", 1, 3, "f"),
+        Work("client", 4, 1, "f", frozenset([7])),
+    )
+    for work in (held, waiting, named):
+        scheduler.submit(work)
+    scheduler.assign()
+    scheduler.cancel("client", 2)
+
+    assert scheduler.give_up_waiting() == [Lost(waiting, 0, None), Lost(waiting, 2, None)]
+    assert scheduler.give_up_waiting() == []
+    assert scheduler.load == Load(queued=1, running=1, settled=3)
+    assert held.unsettled == named.unsettled == 1
+
+
+def test_only_idle_engines_retire_if_that_is_asked_for() -> None:
+    """Fewer than asked for; one that a waiting task names is not idle."""
+    scheduler = make(0, 1, 2, 3)
+    scheduler.submit(Work("client", 0, 1, "f", frozenset([1])))
+    scheduler.assign()
+    scheduler.submit(Work("client", 1, 1, "f", frozenset([1])))
+
+    assert scheduler.retire([0, 1, 2], 3, only_idle=True) == [2, 0]
+    scheduler.submit(Work("client", 2, 1, "f", frozenset([2, 3])))
+    assert scheduler.retire([1, 2, 3], 3, only_idle=True) == []
+    assert scheduler.retire([1, 3], 1) == [3]
+
+
+def test_backlog_estimates_what_waits_for_any_engine() -> None:
+    """By the means of the functions; what names an engine does not count."""
+    scheduler = make(means={"slow": 2.0})
+    scheduler.submit(Work("client", 0, 10, "slow"))
+    scheduler.submit(Work("client", 10, 4, "new"))
+    scheduler.submit(Work("client", 14, 1, "slow", frozenset([7])))
+    scheduler.cancel("client", 3)
+
+    assert scheduler.backlog() == Backlog(tasks=13, unmeasured=4, seconds=18.0)
+    assert Scheduler().backlog() == Backlog(0, 0, 0.0)
+
+
+def test_backlog_of_very_many_works_is_scaled_up_from_the_oldest() -> None:
+    """A look must not hold up the tasks."""
+    scheduler = make(means={"slow": 2.0})
+    for number in range(2 * LOOKED_AT):
+        scheduler.submit(Work("client", number, 1, "slow"))
+
+    assert scheduler.backlog() == Backlog(2 * LOOKED_AT, 0, 4.0 * LOOKED_AT)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from ipcluster_core.scheduling import MOST_TASKS, SHORT_SECONDS, Assignment, Load, Scheduler, Work
 
@@ -56,15 +56,23 @@ class Routing(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.max_tasks: int | None = None
         self.scheduler = Scheduler()
         self.tasks: list[Task] = []
         self.by_work: dict[int, list[Task]] = {}
         self.chunks: dict[int, list[Chunk]] = {}  # by engine that is up
         self.retiring: set[int] = set()
+        self.left: dict[int, int] = {}  # tasks that each engine may still be given, if there is a limit
         self.measured: set[str] = set()
         self.next_number = {"anna": 0, "berta": 0}
 
     # events
+
+    @initialize(max_tasks=st.none() | st.integers(1, 5))
+    def begin(self, max_tasks: int | None) -> None:
+        """Engines may have to leave after so many tasks."""
+        self.max_tasks = max_tasks
+        self.scheduler = Scheduler(max_tasks)
 
     @rule(client=CLIENTS, count=st.integers(1, 12), function=st.sampled_from(sorted(FUNCTIONS)), engines=TARGETS)
     def submit(self, client: str, count: int, function: str, engines: frozenset[int] | None) -> None:
@@ -82,6 +90,7 @@ class Routing(RuleBasedStateMachine):
         if engine not in self.chunks:
             self.scheduler.engine_up(engine)
             self.chunks[engine] = []
+            self.left[engine] = 1000 if self.max_tasks is None else self.max_tasks
         return engine
 
     @rule()
@@ -90,7 +99,9 @@ class Routing(RuleBasedStateMachine):
         for made in self.scheduler.assign():
             self.check_and_note(made)
         for engine, chunks in self.chunks.items():
-            assert chunks or not self.open_to(engine), f"engine {engine} idles while tasks wait for it"
+            assert chunks or not self.left[engine] or not self.open_to(engine), (
+                f"engine {engine} idles while tasks wait for it"
+            )
 
     @rule(engine=engines, share=st.floats(0.0, 1.0))
     def some_done(self, engine: int, share: float) -> None:
@@ -152,13 +163,29 @@ class Routing(RuleBasedStateMachine):
         if was_queued:
             task.state = "cancelled"
 
-    @rule(count=st.integers(1, 3))
-    def retire(self, count: int) -> None:
+    @rule()
+    def no_engine_will_come(self) -> None:
+        """All that any engine might take is given up."""
+        hopeless = [task for task in self.queued() if task.work.engines is None]
+        for task in hopeless:
+            task.state = "given up"
+
+        lost = self.scheduler.give_up_waiting()
+
+        assert [(id(one.work), one.index) for one in lost] == [
+            (id(t.work), t.index) for t in sorted(hopeless, key=lambda t: t.age)
+        ]
+
+    @rule(count=st.integers(1, 3), only_idle=st.booleans())
+    def retire(self, count: int, only_idle: bool) -> None:
         """The cluster is scaled down."""
         able = [engine for engine in self.chunks if engine not in self.retiring]
+        if only_idle:
+            named = {engine for task in self.queued() for engine in task.work.engines or ()}
+            able = [engine for engine in able if not self.chunks[engine] and engine not in named]
         idle = [engine for engine in able if self.scheduler.is_idle(engine)]
 
-        chosen = self.scheduler.retire(list(self.chunks), count)
+        chosen = self.scheduler.retire(list(self.chunks), count, only_idle=only_idle)
 
         assert len(set(chosen)) == len(chosen) == min(count, len(able))
         assert set(chosen) <= set(able)
@@ -187,6 +214,8 @@ class Routing(RuleBasedStateMachine):
         assert tasks, "an empty chunk"
         assert all(task.state == "queued" for task in tasks), "handed out twice, or although cancelled"
         assert tasks[0] is oldest, "out of turn"
+        assert len(tasks) <= self.left[made.engine], "more than it may run"
+        self.left[made.engine] -= len(tasks)
         assert len(tasks) <= (MOST_TASKS if work.function in self.measured else 1)
         for chunk in before:
             function = str(chunk.tasks[0].work.function)
@@ -254,6 +283,9 @@ class Routing(RuleBasedStateMachine):
             for engine, chunks in self.chunks.items():
                 for chunk in list(chunks):
                     self.finish(engine, chunk, len(chunk.tasks))
+            for engine in [engine for engine, left in self.left.items() if not left]:
+                self.engine_lost(engine, 0, 0)
+                self.engine_up(engine)
             assert self.scheduler.load != before, "tasks that no engine gets"
         self.load_adds_up()
         super().teardown()

@@ -61,6 +61,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"env": {"A": 1}}, "valid string"),
     ({"preload": "numpy"}, "valid list"),
     ({"start_method": "forkserver"}, "'fork' or 'spawn'"),
+    ({"max_tasks": 0}, "greater than 0"),
+    ({"max_memory_bytes": 0}, "greater than 0"),
+    ({"max_restarts": -1}, "greater than or equal to 0"),
+    ({"max_restarts": None}, "valid integer"),
+    ({"adapt": (3, 2)}, "must be the least and the most engines"),
+    ({"adapt": (-1, 2)}, "greater than or equal to 0"),
+    ({"adapt": (1, 2), "n": 3}, "and the set be within"),
+    ({"adapt": (0, 2), "engines": {"a": EngineSpec(n=1)}}, "adapt is for the set named default, and there is none"),
     ({"engine": 4}, "Extra inputs are not permitted"),
 ]
 

@@ -44,6 +44,19 @@ def test_the_stub_lives_the_whole_life_of_a_cluster() -> None:
         assert ended.reason.startswith("torn down")
 
 
+def test_the_stubs_engines_are_recycled_and_follow_the_load() -> None:
+    """As processes are."""
+    with StubLauncher.installed(), memory_store() as store:
+        cluster = Cluster.create_sync("stub", adapt=(0, 2), max_tasks=2, store=store)
+        with Client.connect("stub", store=store) as client:
+            assert [client.submit(abs, -n).result(10) for n in range(6)] == list(range(6))
+        kinds = [event.kind for event in cluster.events_sync()]
+        cluster.teardown_sync()
+
+    assert kinds[:3] == ["created", "running", "adapted"]
+    assert kinds.count("engine recycled") >= 2
+
+
 def test_leaving_the_stub_ends_what_runs_and_restores_the_launcher() -> None:
     """So a test that fails half way leaves no thread."""
     with memory_store() as store:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ipcluster_core import ClusterSpec, EngineSpec, SpecFields
-from ipcluster_core.wanted import at_least_of, plain_spec, sets_of
+from ipcluster_core.wanted import at_least_of, bounds_of, plain_spec, sets_of
 
 
 @pytest.mark.parametrize("n", [None, 0, 1, 7])
@@ -36,8 +36,28 @@ def test_the_quick_way_takes_limits_too(limit: str, value: float | None) -> None
     assert type(plain_spec(None, fields)[limit]) is type(ClusterSpec(**fields).model_dump()[limit])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", [None, 1, 10**9])
+@pytest.mark.parametrize("limit", ["max_tasks", "max_memory_bytes"])
+def test_the_quick_way_takes_limits_of_engines_too(limit: str, value: int | None) -> None:
+    """As the model takes them."""
+    fields = {limit: value, "max_restarts": 0}
+
+    assert plain_spec(None, fields) == ClusterSpec(**fields).model_dump(mode="json")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
-    "fields", [{"n": -1}, {"n": "many"}, {"n": 2.5}, {"lifetime": 0}, {"idle_timeout": float("inf")}, {"x": None}]
+    "fields",
+    [
+        {"n": -1},
+        {"max_tasks": 0},
+        {"max_restarts": None},
+        {"max_restarts": -1},
+        {"n": "many"},
+        {"n": 2.5},
+        {"lifetime": 0},
+        {"idle_timeout": float("inf")},
+        {"x": None},
+    ],
 )
 def test_what_is_not_valid_is_refused_by_the_model(fields: SpecFields) -> None:
     """With its message."""
@@ -57,6 +77,17 @@ def test_sets_and_the_number_that_makes_it_ready_come_from_the_spec() -> None:
 
     assert sets_of(plain) == {"a": 3, "b": 1}
     assert at_least_of(plain) == 2
+
+
+@pytest.mark.parametrize(("n", "begins_with"), [(None, 1), (3, 3)])
+def test_a_set_that_adapts_begins_with_its_least_or_with_n(n: int | None, begins_with: int) -> None:
+    """It is the one named default."""
+    plain = plain_spec(None, {"adapt": (1, 4), "n": n})
+
+    assert sets_of(plain) == {"default": begins_with}
+    assert at_least_of(plain) == ClusterSpec(adapt=(1, 4), n=n).total == begins_with
+    assert bounds_of(plain) == {"default": (1, 4)}
+    assert bounds_of(plain_spec(None, {})) == {}
 
 
 def test_creating_a_number_of_engines_does_not_load_the_model_library() -> None:

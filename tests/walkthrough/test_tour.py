@@ -83,6 +83,17 @@ def test_scale_while_it_works() -> None:
         assert list(results) == list(range(1000))
 
 
+def test_let_it_follow_the_load() -> None:
+    """Engines come when tasks wait, and go when they were not needed for some time; events tell what happened."""
+    with Cluster("tidal", adapt=(0, 3)) as cluster, cluster.client() as client:
+        assert cluster.status_sync().engines == ()
+        assert client.submit(pow, 2, 10).result() == 1024
+        kinds = [event.kind for event in cluster.events_sync()]
+        assert kinds == ["created", "running", "adapted", "engine started", "engine up"]
+        cluster.adapt_sync(1, 2)
+        cluster.scale_sync(1)  # a number of your own ends it
+
+
 def test_send_a_large_value_once() -> None:
     """`put` sends it; as an argument its ref stands for it. It is given up with the last reference to it."""
     with Cluster("sharing", n=2) as cluster, cluster.client() as client:
@@ -98,6 +109,13 @@ def test_restart_an_engine() -> None:
         after = client.run(os.getpid)
         assert after[0] == before[0]
         assert after[1] != before[1]
+
+
+def test_have_engines_that_leak_replaced() -> None:
+    """After so many tasks, or above so much memory; between two tasks, so that none is lost."""
+    with Cluster("clean", n=1, max_tasks=3, max_memory_bytes=2_000_000_000) as cluster, cluster.client() as client:
+        pids = [client.submit(os.getpid).result() for _ in range(6)]
+        assert len(set(pids)) == 2
 
 
 def test_errors_come_with_the_engines_traceback() -> None:
