@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 from . import versions, wire
 from .errors import ClusterError, NotAuthorized, VersionMismatch
+from .wire import same_secret
 
 __all__ = ["Admission"]
 
@@ -50,7 +50,7 @@ class Admission:
         VersionMismatch
             Its versions do not go with the cluster's.
         """
-        if not hmac.compare_digest(str(hello.get("secret")).encode(), self._secret):
+        if not same_secret(str(hello.get("secret")).encode(), self._secret):
             raise NotAuthorized(f"wrong secret for {self._title}")
         role = str(hello.get("role"))
         if hello.get("protocol") != wire.VERSION:

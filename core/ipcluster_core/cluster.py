@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from . import creation, ending, reach
 from ._sync import run, synced, synced_class
-from .adaptive import PATIENCE
 from .adoption import IfExists
 from .backends import get_backend
 from .cure import cure_record
@@ -305,7 +304,7 @@ class Cluster:
         maximum: int = 8,
         *,
         engines: str = "default",
-        patience: float = PATIENCE,
+        patience: float = 30.0,
         timeout: float = 10.0,
     ) -> None:
         """Have the cluster size a set by its load from now on, until `scale` ends it. Safe to repeat; returns at once.

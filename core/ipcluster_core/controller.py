@@ -6,7 +6,6 @@ owns the record while it lives. It never sees user data. When the nanny goes, it
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
 import os
@@ -41,6 +40,7 @@ from .policy import policy_of
 from .record import ClusterState, Ended, Record, title_of, utc_now
 from .store import open_store
 from .waits import Wait
+from .wire import same_secret
 
 __all__ = ["Controller", "run"]
 
@@ -271,7 +271,7 @@ class Controller:
     def _on_request(self, client: int, body: bytes) -> None:
         try:
             request = json.loads(body)
-            if not hmac.compare_digest(str(request["secret"]).encode(), self._secret):
+            if not same_secret(str(request["secret"]).encode(), self._secret):
                 raise errors.NotAuthorized(f"wrong secret for {self._title}")
             self._verbs[request["verb"]](client, request)
         except errors.ClusterError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -127,7 +126,7 @@ def _declare(
     store: Store, name: str, spec: Mapping[str, Any], claim: str | None, found: tuple[Record, int] | None
 ) -> Record | None:
     """Put the intent into the store; None when somebody else was first."""
-    uid = secrets.token_hex(6)
+    uid = os.urandom(6).hex()
     record = Record(
         name=name,
         incarnation=1 if found is None else found[0].incarnation + 1,
@@ -171,7 +170,7 @@ def take_claim(store: Store, record: Record, claim: str | None) -> Record | None
 
 async def _start(store: Store, record: Record, *, owned: bool, deadline: float) -> Record:
     try:
-        key = secrets.token_hex(32)
+        key = os.urandom(32).hex()
         store.create("secret", record.secret, {"key": key})
         make_folder(store, record.tag, record.folder)
         boot = _boot_document(store, record, owned=owned)

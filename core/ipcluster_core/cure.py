@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -149,7 +148,7 @@ def _end(
 
 def _bury(store: Store, name: str, tags: Collection[str], reason: str) -> None:
     """Put a record that says how a name ended in the place of one that cannot be read, or of none."""
-    last = max(tags, key=incarnation_of, default=f"{name}/1/{secrets.token_hex(6)}")
+    last = max(tags, key=incarnation_of, default=f"{name}/1/{os.urandom(6).hex()}")
     ended = Ended(reason, utc_now(), this_process())
     record = Record(name, incarnation_of(last), uid_of(last), ClusterState.ENDED, created=ended.at, ended=ended)
     with suppress(StoreConflict):  # somebody else has cured it meanwhile

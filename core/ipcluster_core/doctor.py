@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import os
 import resource
-import secrets
 import socket
 import stat
 import sys
@@ -115,7 +114,7 @@ def examine_store(store: Store) -> Iterator[Finding]:
                 "store", Level.FAILED, f"{store.url} cannot be made in {above}", "take another, by IPCLUSTER_STORE"
             )
         return
-    key = f"doctor-{secrets.token_hex(8)}"
+    key = f"doctor-{os.urandom(8).hex()}"
     try:
         records = len(list(store.keys("record")))
         store.create("secret", key, {})

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import pickle
-import platform
 import select
 import signal
 import sys
@@ -88,7 +87,7 @@ class Engine:
             "secret": secret,
             "engine": self._engine,
             "incarnation": self._incarnation,
-            "host": platform.node(),
+            "host": os.uname().nodename,
             "versions": dict(versions.ours()),
         }
         channel.send(Notice(Kind.HELLO, hello).encode())

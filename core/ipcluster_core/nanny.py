@@ -21,13 +21,11 @@ if __name__ == "__main__":
     os.setsid()
 
 import gc
-import hmac
 import importlib
 import json
 import logging
 import select
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -50,6 +48,7 @@ from .record import ClusterState, Ended, Job, Liveness, Record, title_of, utc_no
 from .segments import folder_of
 from .store import open_store
 from .streaming import Publisher
+from .wire import same_secret
 
 __all__ = ["Nanny", "main"]
 
@@ -281,7 +280,7 @@ class Nanny:
     def _authorize(self, shown: bytes) -> bool:
         """Tell whether a reader of output shows the secret."""
         try:
-            return hmac.compare_digest(shown, secret_of(self._store, self._tag).encode())
+            return same_secret(shown, secret_of(self._store, self._tag).encode())
         except ClusterError:  # it is gone: so is the cluster, in a moment
             return False
 
@@ -312,6 +311,8 @@ class Nanny:
 
         def role() -> None:
             process.die_with_parent(parent)
+            import tempfile
+
             with tempfile.TemporaryFile() as file:
                 file.write(json.dumps(self._boot).encode())
                 file.seek(0)

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 
 from .errors import VersionMismatch
 
@@ -64,11 +63,11 @@ def _version(package: str) -> str | None:
     loaded = getattr(sys.modules.get(package), "__version__", None)
     if loaded is not None:
         return str(loaded)
-    found = find_spec(package)
-    if found is None or found.origin is None:
-        return None
-    beside = os.path.dirname(os.path.dirname(found.origin))
-    for name in os.listdir(beside):
+    beside = next((folder for folder in sys.path if os.path.isdir(os.path.join(folder, package))), None)
+    for name in os.listdir(beside or ".") if beside is not None else ():
         if name.startswith(f"{package}-") and name.endswith(".dist-info"):
             return name.removesuffix(".dist-info").rpartition("-")[2]
-    return str(getattr(import_module(package), "__version__", None))  # installed in a way of its own
+    try:  # it is installed in a way of its own
+        return str(getattr(import_module(package), "__version__", None))
+    except ImportError:
+        return None

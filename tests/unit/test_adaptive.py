@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ipcluster_core import Cluster
 from ipcluster_core.adaptive import PATIENCE, REFUSING_ROUNDS, RETRY_PAUSES, Adaptive, Demand
 
 
@@ -190,3 +192,8 @@ def test_tasks_are_refused_after_some_rounds_until_the_next_try() -> None:
 
     assert refused == [False] * (REFUSING_ROUNDS - 1) + [True]
     assert not adaptive.adaptive.refuses(now)
+
+
+def test_the_verb_s_patience_is_the_one_of_here() -> None:
+    """It is said twice, so that a step need not load this to create a cluster."""
+    assert inspect.signature(Cluster.adapt).parameters["patience"].default == PATIENCE
