@@ -8,11 +8,12 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 import steps
-from ipcluster_core import ClusterHandle, open_store
+from ipcluster_core import Client, ClusterHandle, open_store
 
 
 def test_the_whole_life_of_a_cluster() -> None:
@@ -47,6 +48,41 @@ def test_the_whole_life_of_a_cluster() -> None:
     assert (ended.stdout, ended.returncode) == ("life: ended\n", 0)
     assert steps.ctl("list").stdout.splitlines()[1:] == []
     assert "ended: torn down" in steps.ctl("list", "--all").stdout
+
+
+def test_a_set_is_sized_by_its_load_and_its_life_can_be_read() -> None:
+    """The list shows the bounds; the events say what was asked for and what came of it."""
+    made = steps.ctl("create", "elastic", "--adapt", "0", "3", "--max-tasks", "100", "--max-restarts", "2")
+    assert made.stdout == "elastic #1 is running with 0..3 engines, ends by itself: idle 1800 s\n"
+    adapted = steps.ctl("adapt", "elastic", "1", "2")
+    assert adapted.stdout == "elastic: set default has between 1 and 2 engines, by its load\n"
+    assert steps.ctl("run", "elastic", "platform:system").stdout == "Linux\n"
+    assert steps.ctl("list").stdout.splitlines()[1].split()[2] == "1..2"
+
+    events = json.loads(steps.ctl("events", "elastic", "--json").stdout)
+    kinds = [event["kind"] for event in events]
+    assert kinds[:2] == ["created", "running"]
+    assert {"adapted", "engine started", "engine up"} <= set(kinds)
+    lines = steps.ctl("events", "elastic", "--tail", "3").stdout.splitlines()
+    assert lines[0].split() == ["AT", "EVENT", "ENGINE", "WHAT"]
+    assert len(lines) == 4
+    refused = steps.ctl("adapt", "elastic", "3", "1")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    steps.ctl("teardown", "elastic", "-y")
+
+
+def test_tasks_are_cancelled_by_id() -> None:
+    """Exit code 1 when one is not: it is over, or unknown."""
+    steps.ctl("create", "tasks", "-n", "1")
+    with Client.connect("tasks") as client:
+        endless = client.submit(time.sleep, 100)
+        done = steps.ctl("cancel", "tasks", endless.task_id)
+        assert (done.stdout, done.returncode) == (f"{endless.task_id}: cancelled\n", 0)
+        again = steps.ctl("cancel", "tasks", endless.task_id, "nobody-1")
+
+    assert again.returncode == 1
+    assert again.stdout.count("not cancelled: it is over, unknown, or cannot be interrupted") == 2
+    steps.ctl("teardown", "tasks", "-y")
 
 
 def test_teardown_twice_is_success_and_of_a_name_never_made_has_its_own_exit_code() -> None:

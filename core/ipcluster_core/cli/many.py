@@ -35,7 +35,7 @@ def list_(options: argparse.Namespace) -> int:
     for one in found:
         kind = f"{one.backend}/{one.launcher}" if one.backend else "?"
         status = f"{one.state}: {one.reason}" if one.reason else str(one.state)
-        rows.append((one.name, kind, str(one.engines), one.created, status, one.ends))
+        rows.append((one.name, kind, one.size, one.created, status, one.ends))
     table(rows)
     return Exit.OK
 

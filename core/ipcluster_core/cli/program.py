@@ -111,6 +111,11 @@ _CREATE = (
     _arg("--idle-timeout", type=_limit, metavar="SECONDS", help="or 'none' (default 1800)"),
     _arg("--lifetime", type=_limit, metavar="SECONDS", help="or 'none' (default none)"),
     _arg("--no-client-timeout", type=_limit, metavar="SECONDS", help="or 'none' (default none)"),
+    _arg("--keep-results", type=float, metavar="SECONDS", help="for which results can be fetched by id (default 3600)"),
+    _arg("--adapt", type=int, nargs=2, metavar=("MIN", "MAX"), help="number of engines by load"),
+    _arg("--max-tasks", type=int, metavar="N", help="after which an engine is replaced"),
+    _arg("--max-memory-bytes", type=int, metavar="N", help="above which an engine is replaced between tasks"),
+    _arg("--max-restarts", type=int, metavar="N", help="of an engine that dies at once (default 10)"),
     _LABELS,
     _arg("--env", action="append", type=_pair, default=[], metavar="KEY=VALUE", help="set for the engines"),
     _arg("--cwd", help="engines' working folder (default: this one)"),
@@ -135,6 +140,18 @@ _SCALE = (
     _arg("--wait", action="store_true", help="until they are up"),
     _timeout(60.0),
 )
+
+_ADAPT = (
+    _NAME,
+    _arg("minimum", type=int),
+    _arg("maximum", type=int),
+    _arg("--engines", default="default", metavar="SET", help="engine set"),
+    _timeout(10.0),
+)
+
+_EVENTS = (_NAME, _arg("--tail", type=int, default=100, metavar="EVENTS"), _JSON)
+
+_CANCEL = (_NAME, _arg("tasks", nargs="+", metavar="task", help="id of a task"), _timeout(10.0))
 
 _RUN = (
     _NAME,
@@ -176,9 +193,12 @@ _VERBS: tuple[tuple[str, _Verb, str, tuple[_Argument, ...]], ...] = (
     ("status", single.status, "Show how a cluster is.", (_NAME, _JSON)),
     ("wait", single.wait, "Wait until engines are up.", _WAIT),
     ("scale", single.scale, "Set the number of engines.", _SCALE),
+    ("adapt", single.adapt, "Have the number of engines follow the load.", _ADAPT),
     ("restart", single.restart, "Start engines anew under their ids.", (_NAME, _ENGINES, _timeout(60.0))),
     ("run", single.run, "Run module:function, or a command given after --, on an engine.", _RUN),
+    ("cancel", single.cancel, "Cancel tasks by id, queued or running.", _CANCEL),
     ("logs", single.logs, "Show what the parts of a cluster wrote.", _LOGS),
+    ("events", single.events, "Show what happened in a cluster's life.", _EVENTS),
     ("handle", single.handle, "Print the handle as JSON.", (_NAME,)),
     ("reap", many.reap, "End idle, old and broken clusters, and what is left of some; claims do not protect.", _REAP),
     ("teardown delete", many.teardown, "End clusters. Repeating it is no error.", _TEARDOWN),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..manager import ClusterSummary
     from ..status import ClusterStatus
 
-__all__ = ["create", "handle", "logs", "restart", "run", "scale", "status", "wait"]
+__all__ = ["adapt", "cancel", "create", "events", "handle", "logs", "restart", "run", "scale", "status", "wait"]
 
 
 def _connect(options: argparse.Namespace) -> Cluster:
@@ -44,6 +44,10 @@ def create(options: argparse.Namespace) -> int:
         "preload": options.preload,
         "python": options.python,
     }
+    for field in ("keep_results", "max_tasks", "max_memory_bytes", "max_restarts", "adapt"):
+        value = getattr(options, field)
+        if value is not None:
+            fields[field] = value
     for limit in ("idle_timeout", "lifetime", "no_client_timeout"):
         value = getattr(options, limit)
         if value is not None:
@@ -70,7 +74,7 @@ def create(options: argparse.Namespace) -> int:
 
 def _line(summary: ClusterSummary) -> str:
     ends = f", ends by itself: {summary.ends}" if summary.ends else ""
-    return f"{summary.name} #{summary.incarnation} is {summary.state} with {summary.engines} engines{ends}"
+    return f"{summary.name} #{summary.incarnation} is {summary.state} with {summary.size} engines{ends}"
 
 
 def _find(options: argparse.Namespace) -> ClusterStatus:
@@ -128,6 +132,39 @@ def scale(options: argparse.Namespace) -> int:
         cluster.wait_sync(timeout=options.timeout)
     print(f"{options.name}: set {options.engines} has a size of {options.n}")
     return Exit.OK
+
+
+def adapt(options: argparse.Namespace) -> int:
+    """Have a set sized by its load."""
+    least, most = options.minimum, options.maximum
+    _connect(options).adapt_sync(least, most, engines=options.engines, timeout=options.timeout)
+    print(f"{options.name}: set {options.engines} has between {least} and {most} engines, by its load")
+    return Exit.OK
+
+
+def events(options: argparse.Namespace) -> int:
+    """Show what happened in a cluster's life."""
+    found = _connect(options).events_sync(tail=options.tail)
+    if options.json:
+        from dataclasses import asdict
+
+        print(json.dumps([asdict(event) for event in found], indent=2))
+        return Exit.OK
+    rows = [("AT", "EVENT", "ENGINE", "WHAT")]
+    rows += [(event.at, event.kind, "" if event.engine is None else str(event.engine), event.text) for event in found]
+    table(rows)
+    return Exit.OK
+
+
+def cancel(options: argparse.Namespace) -> int:
+    """Cancel tasks by id."""
+    from ..client import Client
+
+    with Client.connect(options.name, store=options.store) as client:
+        cancelled = client.cancel(options.tasks, timeout=options.timeout)
+    for task, done in cancelled.items():
+        print(f"{task}: {'cancelled' if done else 'not cancelled: it is over, unknown, or cannot be interrupted'}")
+    return Exit.OK if all(cancelled.values()) else Exit.FAILED
 
 
 def restart(options: argparse.Namespace) -> int:
