@@ -14,7 +14,6 @@ import select
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -23,7 +22,7 @@ from . import errors, serialize, wire
 from .aftermath import verdict
 from .futures import TaskFuture
 from .greeting import join
-from .outbox import Farewell, Lease, Options, Question, Statement, Task, fits
+from .outbox import Farewell, Lease, Options, Outbox, Question, Statement, Task, fits
 from .outcomes import settle
 from .recent import Recent
 from .record import Record
@@ -72,7 +71,7 @@ class Connection:
         self.store, self.record = store, record
         self.pid = _process.pid
         self.uid = os.urandom(6).hex()
-        self._outbox: deque[Task | Question | Statement | Farewell] = deque()
+        self._outbox = Outbox()
         self._futures: dict[int, TaskFuture[Any]] = {}
         self._leases: dict[int, Lease] = {}
         self._shared: dict[bytes, Sequence[Buffer]] = {}  # buffers of values, by key
@@ -86,6 +85,7 @@ class Connection:
         self._over: errors.ClusterError | None = None
         self._closing = False
         self._farewell = False
+        self._left, self._left_since = (0, 0), 0.0  # what is still to be sent, when that was seen first
         self._asleep = False
         self._sending = threading.Lock()
         self._settled = threading.Condition()
@@ -113,6 +113,9 @@ class Connection:
         payload = serialize.dump_call(args, kwargs, raw, used)
         refs = frozenset(used) if used else _NO_REFS
         self.check()
+        if self._outbox.full and threading.current_thread() is not self._thread:
+            self._outbox.wait_for_room(lambda: self._over is not None or self._closing)
+            self.check()
         buffers = self._share(raw) if raw else _NO_BUFFERS
         lease = Lease(buffers, len(several)) if raw else None
         futures = []
@@ -175,14 +178,14 @@ class Connection:
         A signal handler may raise at any point of it (Ctrl-C): then the task was sent and is out of the queue, or it
         still is in it.
         """
-        if len(self._outbox) != 1 or self._outbox[0] is not task or self._channel.waiting:
+        if len(self._outbox) != 1 or self._outbox.first() is not task or self._channel.waiting:
             return
         taken: list[int] = []
         try:
             self._channel.send_at_once(self._messages([task]), taken)
         finally:
             if taken:
-                self._outbox.popleft()
+                self._outbox.pop()
                 self._note_function(task)
 
     def check(self) -> None:
@@ -274,6 +277,7 @@ class Connection:
         if cancel:
             self.cancel_all(list(self._futures.values()))
         self._closing = True
+        self._outbox.wake()
         if wait:
             with self._settled:
                 self._settled.wait_for(lambda: self._over is not None or not (self._outbox or self._futures))
@@ -306,7 +310,7 @@ class Connection:
             poller.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.waiting else 0))
         # Say that this thread sleeps before looking into the queue a last time: who appends after that look wakes it.
         self._asleep = True
-        ready = dict(poller.poll(_LONGEST_SLEEP_MS if not self._outbox else 0))
+        ready = dict(poller.poll(0 if self._outbox and not self._channel.waiting else _LONGEST_SLEEP_MS))
         self._asleep = False
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
@@ -315,18 +319,26 @@ class Connection:
         if self._over is None:
             with self._sending:
                 self._flush()
-            return not self._farewell
+            return not (self._farewell or (self._closing and self._is_stuck()))
         self._refuse_outbox()
         with suppress(KeyError):
             poller.unregister(self._channel)
         return not self._closing
 
+    def _is_stuck(self) -> bool:
+        """Tell whether nothing has left for a while: a broker that does not read must not hold up the exit."""
+        left, now = (len(self._outbox), self._channel.unsent_bytes), time.monotonic()
+        if left != self._left:
+            self._left, self._left_since = left, now
+        return self._channel.waiting and now - self._left_since > _FAREWELL_SECONDS
+
     def _flush(self) -> None:
         """Send what has gathered, up to the farewell."""
         run: list[Task] = []
         self._channel.flush()
-        while self._outbox:
-            item = self._outbox.popleft()
+        # What the broker does not take stays in the outbox, which is bounded.
+        while self._outbox and not self._channel.waiting:
+            item = self._outbox.pop()
             if isinstance(item, Task):
                 if run and not fits(run, item):
                     self._send_run(run)
@@ -337,7 +349,6 @@ class Connection:
             run = []
             if isinstance(item, Farewell):
                 self._channel.send(Notice(Kind.BYE, {}).encode())
-                # A broker that does not read must not hold up the exit.
                 self._channel.flush(_FAREWELL_SECONDS)
                 self._farewell = True
                 return
@@ -438,6 +449,7 @@ class Connection:
         """Fail everything that waits."""
         self._over = error
         self._refuse_outbox()
+        self._outbox.wake()
         for future in list(self._futures.values()):
             future.settle(None, error)
         for answer in list(self._answers.values()):
@@ -449,7 +461,7 @@ class Connection:
 
     def _refuse_outbox(self) -> None:
         while self._outbox:
-            item = self._outbox.popleft()
+            item = self._outbox.pop()
             if isinstance(item, Task):
                 self._futures.pop(item.future.number, None)
                 item.future.settle(None, self._over)

@@ -1,16 +1,25 @@
-"""What a client's caller puts into the queue for the I/O thread, and which tasks travel together."""
+"""What a client's callers have to send, how much of it may wait, and which tasks travel together."""
 
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from . import wire
 from .futures import TaskFuture
 from .wire import Buffer, Notice
 
-__all__ = ["Farewell", "Lease", "Options", "Question", "Statement", "Task", "fits"]
+__all__ = ["Farewell", "Lease", "Options", "Outbox", "Question", "Statement", "Task", "fits"]
+
+#: Items, and bytes of their content, that wait to be sent before callers have to wait.
+_MOST_ITEMS = 200_000
+_MOST_BYTES = 64 << 20
+
+#: Content that is not counted: so many bytes, times the number of items, are no matter.
+_SMALL_BYTES = 512
 
 #: Most tasks in one message to the broker.
 _MOST_TASKS = 1024
@@ -76,6 +85,74 @@ class Question(NamedTuple):
 
 class Farewell(NamedTuple):
     """The last message."""
+
+
+_Item: TypeAlias = Task | Question | Statement | Farewell
+
+
+class Outbox:
+    """What waits to be sent, in order: appended by callers' threads, taken by one thread at a time.
+
+    A broker that keeps as much as it can leaves the rest with its clients; then callers have to wait for room.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[_Item] = deque()
+        self._bytes = 0  # of items that are not small
+        self._room = threading.Condition()
+        self._callers = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def append(self, item: _Item) -> None:
+        """Add an item, whether there is room or not."""
+        size = _size(item)
+        if size > _SMALL_BYTES:
+            with self._room:
+                self._bytes += size
+        self._items.append(item)
+
+    def first(self) -> _Item:
+        """Return the next item."""
+        return self._items[0]
+
+    def pop(self) -> _Item:
+        """Take the next item."""
+        item = self._items.popleft()
+        size = _size(item)
+        if size > _SMALL_BYTES:
+            with self._room:
+                self._bytes -= size
+        if self._callers and self._is_below(0.5):
+            self.wake()
+        return item
+
+    @property
+    def full(self) -> bool:
+        """Whether callers have to wait."""
+        return not self._is_below(1.0)
+
+    def _is_below(self, share: float) -> bool:
+        return len(self._items) < share * _MOST_ITEMS and self._bytes < share * _MOST_BYTES
+
+    def wait_for_room(self, give_up: Callable[[], bool]) -> None:
+        """Wait until there is much room, or a reason not to wait: whoever brings that about calls `wake`."""
+        with self._room:
+            self._callers += 1
+            try:
+                self._room.wait_for(lambda: self._is_below(0.5) or give_up())
+            finally:
+                self._callers -= 1
+
+    def wake(self) -> None:
+        """Have callers that wait look again."""
+        with self._room:
+            self._room.notify_all()
+
+
+def _size(item: _Item) -> int:
+    return len(item.payload) + sum(map(len, item.buffers)) if isinstance(item, Task) else 0
 
 
 def fits(run: list[Task], task: Task) -> bool:

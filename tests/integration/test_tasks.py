@@ -6,9 +6,11 @@ import asyncio
 import concurrent.futures
 import functools
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -400,3 +402,41 @@ def test_a_client_in_a_forked_child_says_that_it_belongs_to_its_parent(client: C
 
     assert os.read(read, 1000) == b"a Client cannot be used after a fork: connect again in the new process"
     os.close(read)
+
+
+@contextmanager
+def frozen(name: str, part: str) -> Iterator[None]:
+    """Keep a part of a cluster from running."""
+    pid = steps.part(name, part)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_broker_that_reads_no_more_makes_its_clients_wait(client: Client) -> None:
+    """So memory is bounded on both sides; nothing is lost."""
+    submitted: list[concurrent.futures.Future[int]] = []
+    much = threading.Thread(target=lambda: submitted.extend([client.submit(len, bytes(60_000)) for _ in range(3000)]))
+    with frozen("work", "broker"):
+        much.start()
+        steps.wait_until(lambda: client._connection._outbox._callers)
+        waiting = client._connection._outbox._bytes
+    much.join(60)
+
+    assert 60 << 20 < waiting < 70 << 20
+    assert [future.result(30) for future in submitted] == [60_000] * 3000
+
+
+def test_leaving_a_client_whose_broker_does_not_read_takes_a_moment(client: Client) -> None:
+    """A frozen process of the cluster must not hold up the exit of a step."""
+    other = Client.connect("work")
+    with frozen("work", "broker"):
+        futures = [other.submit(len, bytes(60_000)) for _ in range(200)]
+        start = time.monotonic()
+        other.shutdown(wait=False)
+        passed = time.monotonic() - start
+
+    assert passed < 10
+    assert isinstance(futures[-1].exception(0), errors.ClusterError)
