@@ -75,7 +75,7 @@ def test_the_description_is_read_without_loading_anything_else() -> None:
     assert after - before == {"airflow_ipcluster", "airflow_ipcluster.get_provider_info"}
 
 
-def test_a_dag_file_that_imports_the_operators_loads_neither_core_nor_zmq() -> None:
+def test_a_dag_file_that_imports_the_operators_loads_nothing_of_the_core() -> None:
     """The import is paid for at each parse of the DAG file and at the start of each task."""
     before, after = modules_after("from airflow.sdk import DAG", "from airflow_ipcluster.operators import *")
     allowed = ("airflow_ipcluster", "airflow.providers.common.compat", "airflow.sdk")
