@@ -77,7 +77,8 @@ class Connection:
         self._leases: dict[int, Lease] = {}
         self._shared: dict[bytes, Sequence[Buffer]] = {}  # buffers of values, by key
         segments = folder_of(record.uid)
-        self._prefix = f"c{self.pid}x{id(self):x}"
+        # Not of its address: that may be the next connection's too, while tasks of this one still need their segments.
+        self._prefix = f"c{self.uid}"
         self._pool, self._reader = Pool(segments, self._prefix), Reader(segments)
         self._answers: dict[int, concurrent.futures.Future[Any]] = {}
         self._functions: dict[int, tuple[Any, bytes, bytes]] = {}
