@@ -449,8 +449,9 @@ class Connection:
             self._settled.notify_all()
 
     def _refuse_outbox(self) -> None:
-        while self._outbox:
-            item = self._outbox.popleft()
+        with self._sending:  # a caller may be sending the item in front
+            items = [self._outbox.popleft() for _ in range(len(self._outbox))]
+        for item in items:
             if isinstance(item, Task):
                 self._futures.pop(item.future.number, None)
                 item.future.settle(None, self._over)
