@@ -66,6 +66,7 @@ class Broker:
         self._scheduler = Scheduler()
         self._seats: dict[int, _Seat] = {}
         self._engine_of: dict[int, int] = {}  # by partner
+        self._awaited: set[int] = set()  # engines that died and were not said to be gone for good
         self._told_idle: set[int] = set()
         self._leaving: dict[int, str] = {}  # engines that get nothing new, and why they are about to go
         self._segments = folder_of(self._tag.rpartition("/")[2])
@@ -146,6 +147,7 @@ class Broker:
             start = self._recover(engine, chunk, blob, start)
         begun = {int(chunk["chunk"]): int(chunk["begun"]) for chunk in message["chunks"]}
         del self._seats[engine], self._engine_of[seat.partner]
+        self._awaited.add(engine)
         cause, tail = str(message["cause"]), str(message["tail"])
         timeout = self._timeouts.lost(engine)
         self._told_idle.discard(engine)
@@ -193,6 +195,7 @@ class Broker:
                 self._leaving[engine] = "it was restarted on request"
             case "drop":
                 remove(self._segments, f"e{int(message['engine'])}", free_only=True)
+                self._awaited.discard(int(message["engine"]))
                 for lost in self._scheduler.engine_gone(int(message["engine"]), map(int, message["expected"])):
                     self._settle_lost(lost, f"engine {message['engine']} left before it could take this task")
             case "end":
@@ -264,6 +267,7 @@ class Broker:
             engine, incarnation = int(hello["engine"]), int(hello["incarnation"])
             self._seats[engine] = _Seat(partner, incarnation, str(hello["host"]))
             self._engine_of[partner] = engine
+            self._awaited.discard(engine)
             self._scheduler.engine_up(engine)
             self._controller.send({"event": "up", "engine": engine, "incarnation": incarnation})
         else:
@@ -355,7 +359,7 @@ class Broker:
             timeout,
             str(options.get("name", "")),
         )
-        if wanted is not None and not wanted & self._seats.keys():
+        if wanted is not None and not wanted & (self._seats.keys() | self._awaited):
             self._refuse(work, f"no such engine: {sorted(wanted)}; up are: {sorted(self._seats)}")
             return
         refusal = self._inventory.add_tasks(work, message)
