@@ -55,6 +55,12 @@ _TYPES: dict[str, Any] = {
     "claims_taken": int,
 }
 
+#: What the values of some of them are.
+_VALUE_TYPES: dict[str, type] = {"sets": int, "labels": str, "claims": int}
+
+#: What stands in the identity of a process.
+_IDENTITY_TYPES: dict[str, type] = {"host": str, "boot": str, "namespace": str, "pid": int, "start": int}
+
 
 class ClusterState(enum.StrEnum):
     """Where a cluster is in its life. BROKEN is computed, never stored: record and reality disagree."""
@@ -109,6 +115,16 @@ def _check_types(data: Mapping[str, Any]) -> None:
     for key, kind in _TYPES.items():
         if key in data and not isinstance(data[key], kind):
             raise TypeError(f"{key} is {data[key]!r}")
+    for key, kind in _VALUE_TYPES.items():
+        if not all(isinstance(value, kind) for value in data.get(key, {}).values()):
+            raise TypeError(f"{key} is {data[key]!r}")
+    if "/" in check_name(data["name"]) + data["uid"]:
+        raise ValueError(f"uid is {data['uid']!r}")
+
+
+def _check_process(who: Mapping[str, Any] | None) -> None:
+    if who is not None and not all(isinstance(who[key], kind) for key, kind in _IDENTITY_TYPES.items()):
+        raise TypeError(f"a process is {who!r}")
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -129,6 +145,11 @@ class Ended(NamedTuple):
     at: str
     by: str
     tail: str = ""
+
+
+def _check_end(state: ClusterState, ended: Ended | None) -> None:
+    if state is ClusterState.BROKEN or not all(isinstance(text, str) for text in ended or ()):
+        raise ValueError(f"it is {state}, {ended}")
 
 
 class Record(NamedTuple):
@@ -203,8 +224,12 @@ class Record(NamedTuple):
         try:
             _check_types(data)
             jobs = tuple(Job(str(j["launcher"]), dict(j["reference"]), j.get("nanny")) for j in data["jobs"])
+            for who in (data.get("creator"), *(job.nanny for job in jobs)):
+                _check_process(who)
             ended = None if data["ended"] is None else Ended(**data["ended"])
-            fields: dict[str, Any] = {**data, "state": ClusterState(data["state"]), "jobs": jobs, "ended": ended}
+            state = ClusterState(data["state"])
+            _check_end(state, ended)
+            fields: dict[str, Any] = {**data, "state": state, "jobs": jobs, "ended": ended}
             return cls(**fields)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(

@@ -196,6 +196,8 @@ def _decode(path: str, content: bytes) -> Document:
         value, version = json.loads(content), _version(os.path.basename(path))
     except ValueError as error:
         raise StoreError(f"{path} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise StoreError(f"{path} is not a document of this store: it is nested too deeply") from error
     if not isinstance(value, dict):
         raise StoreError(f"{path} is not a document of this store: it holds a {type(value).__name__}")
     return Document(value, version)
