@@ -68,12 +68,14 @@ class Archive(Generic[C]):
         list of Entry
             What had to go.
         """
+        before = self._entries.get(client, {}).get(base)
+        replaced = [] if before is None else [self._remove(before)]
         entry = Entry(client, base, count, content, size + _ENTRY_BYTES, now + self._seconds)
         self._entries.setdefault(client, {})[base] = entry
         insort(self._bases.setdefault(client, []), base)
         (self._delivered if delivered else self._undelivered)[id(entry)] = entry
         self._bytes[delivered] += entry.size
-        gone = self.expire(now)
+        gone = replaced + self.expire(now)
         for group, limit in ((self._delivered, _DELIVERED_BYTES), (self._undelivered, _MOST_BYTES)):
             while group and self._bytes[group is self._delivered] > limit:
                 gone.append(self._remove(next(iter(group.values()))))

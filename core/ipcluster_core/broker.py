@@ -22,7 +22,7 @@ from .errors import ClusterError, NotAuthorized
 from .hub import Hub
 from .incarnation import TASK, secret_of
 from .interrupts import Why
-from .inventory import Inventory, Shelf
+from .inventory import Inventory, Shelf, work_of
 from .link import Link
 from .load import LoadReport
 from .process import end_all, tagged
@@ -234,7 +234,7 @@ class Broker:
         for frames in messages:
             try:
                 self._on_message(partner, frames)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, LookupError, TypeError, OverflowError) as error:
                 logger.warning("message of %d frames not understood and dropped: %r", len(frames), error)
         return bool(messages)
 
@@ -274,18 +274,22 @@ class Broker:
         """Say why, and hang up."""
         told = self._admission.refusal(role, error, time.monotonic())
         self._hub.send(partner, Notice(Kind.REFUSED, told).encode())
-        self._hub.drop(partner)
+        self._partner_gone(partner)
 
     def _on_hello(self, partner: int, hello: Mapping[str, Any]) -> None:
+        engine = int(hello["engine"]) if hello.get("role") == "engine" else None
+        incarnation = 0 if engine is None else int(hello["incarnation"])
         try:
             welcome = {"warning": self._admission.check(hello)}
+            taken = engine in self._seats if engine is not None else self._delivery.has(str(hello["client"]))
+            if taken or partner in self._clients or partner in self._engine_of:
+                raise NotAuthorized(f"{self._title} has a partner of that name already")
         except ClusterError as error:
             self._refuse_partner(partner, str(hello.get("role")), error)
             return
         self._hub.trust(partner)
         self._hub.send(partner, Notice(Kind.WELCOME, welcome).encode())
-        if hello["role"] == "engine":
-            engine, incarnation = int(hello["engine"]), int(hello["incarnation"])
+        if engine is not None:
             self._seats[engine] = _Seat(partner, incarnation, str(hello["host"]))
             self._engine_of[partner] = engine
             self._known.add(engine)
@@ -353,9 +357,9 @@ class Broker:
                 answer = {"id": question["id"], "engines": sorted(self._seats.keys() - self._leaving.keys())}
                 self._hub.send(partner, Notice(Kind.ANSWER, answer).encode())
             case "result":
-                client, number = _parts_of(str(question["task"]))
+                request, (client, number) = wire.number_of(question["id"]), _parts_of(str(question["task"]))
                 unsettled = self._scheduler.is_unsettled(client, number)
-                self._delivery.fetch(partner, int(question["id"]), client, number, unsettled=unsettled)
+                self._delivery.fetch(partner, request, client, number, unsettled=unsettled)
             case "cancel":
                 outcomes = [self._cancel(*_parts_of(str(task)), running=True) for task in question["tasks"]]
                 self._hub.send(partner, Notice(Kind.ANSWER, {"id": question["id"], "outcomes": outcomes}).encode())
@@ -363,31 +367,22 @@ class Broker:
                 raise ValueError(f"a question about {other!r}")
 
     def _on_submit(self, partner: int, message: wire.Submit) -> None:
-        options = message.options or {}
-        engines = options.get("engines")
-        wanted = None if engines is None else frozenset(map(int, engines))
-        timeout = None if options.get("timeout") is None else float(options["timeout"])
-        work = Work(
-            self._clients.name(partner),
-            message.base,
-            message.tasks,
-            message.function,
-            wanted,
-            int(options.get("retries", 0)),
-            timeout,
-            str(options.get("name", "")),
-        )
-        if wanted is not None and not wanted & self._known:
-            self._refuse(work, f"no such engine: {sorted(wanted)}; up are: {sorted(self._seats)}")
+        work = work_of(self._clients.name(partner), message)
+        if work.engines is not None and not work.engines & self._known:
+            self._refuse(work, f"no such engine: {sorted(work.engines)}; up are: {sorted(self._seats)}")
             return
-        if wanted is None and self._no_engine:
+        if work.engines is None and self._no_engine:
             self._refuse(work, self._no_engine)
             return
         refusal = self._inventory.add_tasks(work, message)
         if refusal:
             self._refuse(work, refusal)
             return
-        self._scheduler.submit(work)
+        try:
+            self._scheduler.submit(work)
+        except ValueError:
+            self._free(self._inventory.settle(work))
+            raise
         if self._inventory.task_bytes > _MOST_KEPT_BYTES:
             self._halted.add(partner)
             self._hub.pause(partner, on=True)

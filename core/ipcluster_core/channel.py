@@ -237,7 +237,10 @@ class Channel:
 
     def _begin_large(self, start: memoryview, size: int) -> None:
         self._rest = b""
-        self._large, self._filled = bytearray(size), len(start)
+        try:
+            self._large, self._filled = bytearray(size), len(start)
+        except MemoryError:
+            raise ValueError(f"there is no memory for a message of {size} bytes") from None
         self._large[: len(start)] = start
 
     def _read_large(self) -> list[list[memoryview]]:

@@ -76,7 +76,8 @@ class Connection:
         self._leases: dict[int, Lease] = {}
         self._shared: dict[bytes, Sequence[Buffer]] = {}  # buffers of values, by key
         segments = folder_of(record.uid)
-        self._prefix = f"c{self.pid}x{id(self):x}"
+        # Not of its address: that may be the next connection's too, while tasks of this one still need their segments.
+        self._prefix = f"c{self.uid}"
         self._pool, self._reader = Pool(segments, self._prefix), Reader(segments)
         self._answers: dict[int, concurrent.futures.Future[Any]] = {}
         self._functions: dict[int, tuple[Any, bytes, bytes]] = {}
@@ -460,8 +461,9 @@ class Connection:
             self._settled.notify_all()
 
     def _refuse_outbox(self) -> None:
-        while self._outbox:
-            item = self._outbox.pop()
+        with self._sending:  # a caller may be sending the item in front
+            items = [self._outbox.pop() for _ in range(len(self._outbox))]
+        for item in items:
             if isinstance(item, Task):
                 self._futures.pop(item.future.number, None)
                 item.future.settle(None, self._over)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import signal
 import time
@@ -276,7 +277,7 @@ class Controller:
             self._verbs[request["verb"]](client, request)
         except errors.ClusterError as error:
             self._refuse(client, error)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
             self._refuse(client, errors.ClusterError(f"request not understood: {error!r}"))
 
     def _reply(self, client: int, content: Mapping[str, Any]) -> None:
@@ -334,7 +335,7 @@ class Controller:
     def _on_wait(self, client: int, request: Mapping[str, Any]) -> None:
         n = request["n"]
         wanted = sum(self._life.sets.values()) if n is None else int(n)
-        self._waits.append(Wait(client, time.monotonic() + float(request["limit"]), n=wanted))
+        self._waits.append(Wait(client, _until(request), n=wanted))
 
     def _answer_waits(self, now: float) -> None:
         self._waits = [wait for wait in self._waits if not self._answer(wait, now)]
@@ -399,9 +400,9 @@ class Controller:
         unknown = [engine for engine in wanted if engine not in life.engines]
         if unknown:
             raise errors.ClusterError(f"{self._title} has no engine {unknown}; it has: {sorted(life.engines)}")
-        was = {engine: life.engines[engine].incarnation for engine in wanted}
+        was, until = {engine: life.engines[engine].incarnation for engine in wanted}, _until(request)
         self._perform(life.restart(wanted, time.monotonic()))
-        self._waits.append(Wait(client, time.monotonic() + float(request["limit"]), was=was))
+        self._waits.append(Wait(client, until, was=was))
 
     def _on_logs(self, client: int, request: Mapping[str, Any]) -> None:
         lines, engines = int(request["tail"]), request["engines"]
@@ -441,6 +442,14 @@ class Controller:
             times.append(deadline)
         # A little later than due: waking a moment too early would mean waking twice.
         return min(max(0.0, min(times) - time.monotonic()) + 0.001, _LONGEST_WAIT) if times else None
+
+
+def _until(request: Mapping[str, Any]) -> float:
+    """Return when a question's limit is over; ValueError if it is not a number."""
+    limit = float(request["limit"])
+    if math.isnan(limit):
+        raise ValueError("a limit that is not a number")
+    return time.monotonic() + limit
 
 
 def run(boot: Mapping[str, Any], nanny: Link, broker: Link) -> None:

@@ -62,6 +62,10 @@ class Delivery:
             else:
                 del self._watchers[task]
 
+    def has(self, client: str) -> bool:
+        """Tell whether a client of that name is connected."""
+        return client in self._partners
+
     def partner_of(self, client: str) -> int | None:
         """Return the partner's number of a client, None when it is gone."""
         return self._partners.get(client)

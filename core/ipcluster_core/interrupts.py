@@ -55,7 +55,7 @@ class Interrupts:
     def add(self, chunk: int, index: int, why: Why) -> bool:
         """Ask for an interrupt; return False when there is no room for it: the engine reads none at all."""
         written, read = _COUNTS.unpack_from(self._memory, self._start)
-        if written - read >= _MOST:
+        if not 0 <= written - read < _MOST:
             return False
         _ENTRY.pack_into(self._memory, self._at(written), chunk, index, why)
         # The count is written last: an entry counts once it is whole.
@@ -66,9 +66,9 @@ class Interrupts:
         """Return what was added since the last call, by chunk and index."""
         written, read = _COUNTS.unpack_from(self._memory, self._start)
         found = {}
-        for number in range(read, written):
+        for number in range(max(read, written - _MOST), written):
             chunk, index, why = _ENTRY.unpack_from(self._memory, self._at(number))
-            found[chunk, index] = Why(why)
+            found[chunk, index] = Why.CANCEL if why == Why.CANCEL else Why.INTERRUPT
         _COUNT.pack_into(self._memory, self._start + _COUNT.size, written)
         return found
 

@@ -15,7 +15,37 @@ from .scheduling import Assignment, Work
 from .values import Values
 from .wire import Buffer
 
-__all__ = ["Inventory", "Shelf"]
+__all__ = ["Inventory", "Shelf", "work_of"]
+
+
+def work_of(client: str, message: wire.Submit) -> Work:
+    """Return the work that a client's submit asks for.
+
+    Returns
+    -------
+    Work
+        Not queued yet.
+
+    Raises
+    ------
+    ValueError
+        Its options make no sense. Values of a wrong kind give a TypeError or OverflowError.
+    """
+    options = message.options or {}
+    engines, timeout = options.get("engines"), options.get("timeout")
+    seconds = None if timeout is None else float(timeout)
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"a task's limit of {seconds} s")
+    return Work(
+        client,
+        message.base,
+        message.tasks,
+        message.function,
+        None if engines is None else frozenset(map(int, engines)),
+        int(options.get("retries", 0)),
+        seconds,
+        str(options.get("name", "")),
+    )
 
 
 @dataclass(slots=True)

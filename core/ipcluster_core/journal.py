@@ -133,23 +133,34 @@ class Journal:
         return self._map[2 * HALF_BYTES :].rstrip(b"\0").decode(errors="replace")
 
     def read(self) -> list[Progress]:
-        """Return what the chunks in both halves had come to, older chunk first."""
+        """Return what the chunks in both halves had come to, older chunk first.
+
+        User code may have written over this memory before it crashed: what cannot be read is left out.
+
+        Returns
+        -------
+        list of Progress
+            At most two.
+        """
         found = []
         for base in (0, HALF_BYTES):
             chunk, begun, finished = _HEAD.unpack_from(self._map, base)
-            if chunk == _NO_CHUNK:
-                continue
-            at, entries = base + _HEAD.size, []
-            for _ in range(finished):
-                status, size = _ENTRY.unpack_from(self._map, at)
-                at += _ENTRY.size
-                if size == _TOO_LARGE:
-                    entries.append(Finished(status, None))
-                    continue
-                entries.append(Finished(status, self._map[at : at + size]))
-                at += size
-            found.append(Progress(chunk, begun, tuple(entries)))
+            if chunk != _NO_CHUNK:
+                found.append(Progress(chunk, begun, self._entries(base, finished)))
         return sorted(found, key=lambda progress: progress.chunk)
+
+    def _entries(self, base: int, count: int) -> tuple[Finished, ...]:
+        at, end = base + _HEAD.size, base + HALF_BYTES
+        entries: list[Finished] = []
+        while len(entries) < count and at + _ENTRY.size <= end:
+            status, size = _ENTRY.unpack_from(self._map, at)
+            at += _ENTRY.size
+            kept = size != _TOO_LARGE
+            if kept and at + size > end:
+                break
+            entries.append(Finished(status, self._map[at : at + size] if kept else None))
+            at += size if kept else 0
+        return tuple(entries)
 
     def close(self) -> None:
         """Give the memory back."""

@@ -57,6 +57,9 @@ _TYPES: dict[str, Any] = {
     "claims_taken": int,
 }
 
+#: What the values of some of them are.
+_VALUE_TYPES: dict[str, type] = {"sets": int, "labels": str, "claims": int}
+
 
 class ClusterState(enum.StrEnum):
     """Where a cluster is in its life. BROKEN is computed, never stored: record and reality disagree."""
@@ -125,6 +128,11 @@ def _check_types(data: Mapping[str, Any]) -> None:
     for key, kind in _TYPES.items():
         if key in data and not isinstance(data[key], kind):
             raise TypeError(f"{key} is {data[key]!r}")
+    for key, kind in _VALUE_TYPES.items():
+        if not all(isinstance(value, kind) for value in data.get(key, {}).values()):
+            raise TypeError(f"{key} is {data[key]!r}")
+    if "/" in check_name(data["name"]) + data["uid"]:
+        raise ValueError(f"uid is {data['uid']!r}")
 
 
 def _check_identity(who: str, data: Mapping[str, Any] | None) -> None:
@@ -153,6 +161,11 @@ class Ended(NamedTuple):
     at: str
     by: str
     tail: str = ""
+
+
+def _check_end(state: ClusterState, ended: Ended | None) -> None:
+    if state is ClusterState.BROKEN or not all(isinstance(text, str) for text in ended or ()):
+        raise ValueError(f"it is {state}, {ended}")
 
 
 class Record(NamedTuple):
@@ -232,7 +245,9 @@ class Record(NamedTuple):
                 _check_identity("nanny", job.nanny)
             _check_identity("creator", data.get("creator"))
             ended = None if data["ended"] is None else Ended(**data["ended"])
-            fields: dict[str, Any] = {**data, "state": ClusterState(data["state"]), "jobs": jobs, "ended": ended}
+            state = ClusterState(data["state"])
+            _check_end(state, ended)
+            fields: dict[str, Any] = {**data, "state": state, "jobs": jobs, "ended": ended}
             return cls(**fields)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreDamaged(

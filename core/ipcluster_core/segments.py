@@ -97,19 +97,20 @@ class _Segment:
 class Pool:
     """A writer's segments. `prefix` is its name among the writers of the incarnation.
 
-    A pool takes over the segments that an earlier process with its prefix has left.
+    A pool takes over the segments that an earlier process with its prefix has left. Its own never get the name of an
+    earlier one: readers keep segments mapped by their names, also when these are gone.
     """
 
     def __init__(self, folder: str, prefix: str) -> None:
         self._folder = folder
         self._prefix = prefix
         self._segments: dict[str, _Segment] = {}
+        self._token = os.urandom(4).hex()
         self._made = 0
         self._lock = threading.Lock()
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             if name.startswith(f"{prefix}-"):
                 self._segments[name] = _Segment(os.path.join(folder, name))
-                self._made = max(self._made, int(name.rpartition("-")[2]))
 
     def share(self, buffers: Sequence[memoryview]) -> list[Buffer]:
         """Return buffers with references in place of those that are large, as far as there is room."""
@@ -135,7 +136,7 @@ class Pool:
         if self._kept() + size > _POOL_BYTES or not os.path.isdir(self._folder):
             return None
         self._made += 1
-        name = f"{self._prefix}-{self._made}"
+        name = f"{self._prefix}-{self._token}-{self._made}"
         with suppress(OSError):
             segment = self._segments[name] = _Segment(os.path.join(self._folder, name), size)
             return segment

@@ -29,7 +29,9 @@ class Values(Generic[C]):
         self._entries: dict[bytes, _Entry[C]] = {}
 
     def put(self, key: bytes, client: Hashable, content: C) -> None:
-        """Keep a value for a client."""
+        """Keep a value for a client; ValueError if there is one of that key."""
+        if key in self._entries:
+            raise ValueError("there is a value of that key already")
         self._entries[key] = _Entry(content, client)
 
     def content(self, key: bytes) -> C:

@@ -49,6 +49,7 @@ __all__ = [
     "Value",
     "kind_of",
     "lengths",
+    "number_of",
     "offsets",
     "same_secret",
 ]
@@ -57,6 +58,9 @@ __all__ = [
 VERSION = 2
 
 Buffer = bytes | bytearray | memoryview
+
+#: So many numbers there are: what a message can carry.
+_NUMBERS = 1 << 64
 
 
 class Kind(enum.IntEnum):
@@ -128,6 +132,19 @@ def offsets(packed: Buffer, count: int) -> list[int]:
         total += size
         ends.append(total)
     return ends
+
+
+def number_of(value: object) -> int:
+    """Return what may number a task or a question; ValueError if no message can carry it."""
+    if not isinstance(value, int) or not 0 <= value < _NUMBERS:
+        raise ValueError(f"{value!r} is not the number of anything")
+    return value
+
+
+def _require_sizes(sizes: Buffer, count: int) -> None:
+    """Make sure that there is one packed length for each task, before any memory is taken for them."""
+    if len(sizes) != 8 * count:
+        raise ValueError(f"{len(sizes)} bytes of lengths for {count} tasks")
 
 
 def _unpack(header: struct.Struct, frames: Sequence[Buffer], least: int) -> tuple[Any, ...]:
@@ -241,8 +258,9 @@ class Submit(NamedTuple):
         """Read the frames; ValueError if they are malformed."""
         _, base, count, function = _unpack(_SUBMIT, frames, 4)
         options = _json_object(frames[3]) if len(frames[3]) else None
-        if count == 0 or (len(frames) > 4 and count != 1):
+        if count == 0 or base + count > _NUMBERS or (len(frames) > 4 and count != 1):
             raise ValueError("malformed submit")
+        _require_sizes(frames[1], count)
         return cls(base, count, function, frames[1], frames[2], options, frames[4:])
 
 
@@ -267,6 +285,7 @@ class Chunk(NamedTuple):
     def decode(cls, frames: Sequence[Buffer]) -> Chunk:
         """Read the frames; ValueError if they are malformed."""
         _, number, base, count, function = _unpack(_CHUNK, frames, 4)
+        _require_sizes(frames[1], count)
         return cls(number, base, count, function, frames[1], frames[2], frames[3], frames[4:])
 
 
@@ -291,8 +310,9 @@ class Done(NamedTuple):
     def decode(cls, frames: Sequence[Buffer]) -> Done:
         """Read the frames; ValueError if they are malformed."""
         _, chunk, first, count, busy = _unpack(_DONE, frames, 4)
-        if len(frames[2]) != count:
+        if count == 0 or len(frames[2]) != count:
             raise ValueError(f"{len(frames[2])} statuses for {count} tasks")
+        _require_sizes(frames[1], count)
         return cls(chunk, first, count, busy, frames[1], frames[2], frames[3], frames[4:])
 
 
@@ -322,6 +342,7 @@ class Results(NamedTuple):
         _, base, count = _unpack(_RESULTS, frames, 4)
         if len(frames[2]) != count:
             raise ValueError(f"{len(frames[2])} statuses for {count} tasks")
+        _require_sizes(frames[1], count)
         return cls(base, count, frames[1], frames[2], frames[3], frames[4:])
 
 

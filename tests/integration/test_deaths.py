@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import steps
 from ipcluster_core import Client, Cluster, ClusterManager, ClusterState, errors
+from ipcluster_core.wire import Buffer
 
 #: Seconds within which nothing of a broken cluster may live any more.
 GONE = 5.0
@@ -124,6 +125,29 @@ def test_sigkill_of_a_part_ends_the_cluster_and_tells_the_client(cluster: Cluste
         Client.connect("mortal")
     assert cluster.status_sync().state is ClusterState.ENDED
     assert cluster.teardown_sync().outcome == "already gone"
+
+
+def test_a_submit_at_the_moment_of_the_end_is_refused_or_fails(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller sends its task itself while the client's thread learns that it is over: neither trips the other."""
+    client = Client.connect("mortal")
+    connection = client._connection
+    send = connection._channel.send_at_once
+
+    def send_and_see_the_end(messages: Sequence[Sequence[Buffer]], taken: list[int]) -> None:
+        send(messages, taken)
+        cluster.teardown_sync()
+        steps.wait_until(lambda: connection._over is not None)
+        with contextlib.suppress(AssertionError):  # the thread does not go on before this has returned
+            steps.wait_until(lambda: not connection._outbox, 0.2)
+
+    steps.wait_until(lambda: connection._asleep)
+    monkeypatch.setattr(connection._channel, "send_at_once", send_and_see_the_end)
+
+    with pytest.raises(errors.ClusterEnded, match="torn down"):
+        client.submit(time.sleep, 300).result(10)
+    client.shutdown()
 
 
 def _lives(pid: int) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,35 @@ def test_restarting_one_engine_frees_what_it_holds_and_keeps_its_id(tmp_path: Pa
             cluster.restart_sync([9])
         cluster.restart_sync()
         assert not set(client.run(os.getpid).values()) & set(after.values())
+
+
+def loaded(marker: str) -> Callable[[int], int]:
+    """Be what a function is unpickled with; the first time, the engine is told to stop while it is at that."""
+    if not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)  # cut short by the stop
+    return abs
+
+
+class Loading:
+    """A function that takes its time to be unpickled."""
+
+    def __init__(self, marker: str) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[[str], Callable[[int], int]], tuple[str]]:
+        return loaded, (self.marker,)
+
+    def __call__(self, n: int) -> int:
+        """Never get here: another function is loaded instead."""
+        return abs(n)
+
+
+def test_an_engine_that_is_told_to_stop_while_it_loads_a_function_stops(tmp_path: Path) -> None:
+    """The stop is not the outcome of the tasks that wait for that function: they had not begun, and run elsewhere."""
+    with Cluster("loading", n=1) as cluster, cluster.client() as client:
+        assert client.submit(Loading(str(tmp_path / "marker")), -3).result(10) == 3
+        (engine,) = cluster.status_sync().engines
+
+    assert engine.incarnation == 1

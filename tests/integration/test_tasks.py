@@ -61,6 +61,17 @@ def test_a_large_array_goes_and_comes_back_equal(client: Client) -> None:
     assert back[0] == 0.0
 
 
+def test_large_results_of_an_engine_are_not_those_of_the_one_that_had_its_id_before() -> None:
+    """The client keeps an engine's shared memory mapped; when the engine has left, its successor's has other names."""
+    with Cluster("again", n=1) as cluster, cluster.client() as client:
+        for value in range(3):
+            array = client.submit(np.full, 500_000, value).result(10)
+            assert set(array) == {value}
+            cluster.scale_sync(0)
+            steps.wait_until(lambda: not cluster.status_sync().engines)
+            cluster.scale_sync(1)
+
+
 def test_large_arrays_are_handed_over_in_segments_that_are_used_again(client: Client) -> None:
     """Ten arrays there and back take the segments of one; none is left."""
     folder = Path(folder_of(steps.record_of("work").uid))

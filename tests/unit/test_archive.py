@@ -37,6 +37,20 @@ def test_outcomes_are_found_by_client_and_number() -> None:
     assert kept.find("c", 3) is None
 
 
+def test_an_outcome_under_a_number_that_is_taken_replaces_the_earlier_one() -> None:
+    """A client that lies about its numbers has one outcome each, and nothing is left of the other."""
+    kept: Archive[str] = Archive(KEPT)
+    kept.keep("a", 1, 1, "first", size=10, delivered=True, now=0.0)
+    gone = kept.keep("a", 1, 2, "second", size=20, delivered=False, now=1.0)
+    found = kept.find("a", 1)
+
+    assert [entry.content for entry in gone] == ["first"]
+    assert found is not None
+    assert found.content == "second"
+    assert [entry.content for entry in kept.expire(KEPT + 1.0)] == ["second"]
+    assert (kept.size, kept.deadline()) == (0, None)
+
+
 def test_an_outcome_goes_when_its_time_is_over_and_not_before() -> None:
     """And the next one's time is known."""
     kept: Archive[str] = Archive(KEPT)

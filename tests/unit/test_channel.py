@@ -217,6 +217,22 @@ def test_garbage_never_does_more_than_raise_value_error(raw: bytes) -> None:
             return
 
 
+def test_a_message_for_which_there_is_no_memory_is_refused(
+    pair: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is trusted may announce a message of any length: that must not end the broker."""
+
+    def full(size: int) -> bytearray:
+        raise MemoryError
+
+    monkeypatch.setattr("ipcluster_core.channel.bytearray", full, raising=False)
+    left, right = pair
+    left._socket.sendall(b"\1\0\0\0" + (1 << 39).to_bytes(8, "little"))
+
+    with pytest.raises(ValueError, match="there is no memory for a message of 549755813900 bytes"):
+        right.receive()
+
+
 @pytest.mark.parametrize("part", ["f" * 120, "ä" * 50, "a b"])
 def test_sockets_are_reached_in_a_folder_of_any_depth(tmp_path: Path, part: str) -> None:
     """A socket's address holds 107 bytes; nothing has to be kept open for a longer one."""

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ipcluster_core import interrupts
 from ipcluster_core.interrupts import Interrupts, Why
@@ -51,3 +53,17 @@ def test_a_fork_shares_it(page: tuple[Interrupts, Interrupts]) -> None:
     os.waitpid(pid, 0)
 
     assert engine.take() == {(9, 9): Why.CANCEL}
+
+
+@settings(max_examples=200, derandomize=True, database=None)
+@given(garbage=st.binary(min_size=8, max_size=40), at=st.integers(0, 60))
+def test_memory_that_user_code_wrote_over_harms_neither_side(garbage: bytes, at: int) -> None:
+    """An engine that reads it in a signal handler comes back at once; a nanny may find that there is no room."""
+    with mmap.mmap(-1, interrupts.BYTES) as memory:
+        page = Interrupts(memory, 0)
+        page.add(1, 1, Why.CANCEL)
+        memory[at : at + len(garbage)] = garbage
+
+        assert len(page.take()) <= 512
+        page.add(2, 2, Why.CANCEL)
+        page.take()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipcluster_core import recent, wire
-from ipcluster_core.inventory import Inventory, Shelf
+from ipcluster_core.inventory import Inventory, Shelf, work_of
 from ipcluster_core.scheduling import Assignment, Slice, Work
 
 F, G = b"f" * 16, b"g" * 16
@@ -101,6 +101,28 @@ def test_a_client_that_makes_functions_for_ever_fills_no_memory(monkeypatch: pyt
     assert sorted(inventory._functions) == [bytes([number]) * 16 for number in range(90, 100)]
     inventory.forget_client("c")
     assert inventory._functions == {}
+
+
+def test_a_work_has_what_its_submit_asks_for() -> None:
+    """And else the defaults."""
+    _, plain = submit()
+    wanted = plain._replace(options={"engines": [2, 0, 2], "retries": 1, "timeout": 2.5, "name": "fit"})
+    work, default = work_of("c", wanted), work_of("c", plain)
+
+    assert (work.client, work.base, work.count, work.function) == ("c", 0, 2, F)
+    assert (work.engines, work.retries, work.timeout, work.name) == (frozenset({0, 2}), 1, 2.5, "fit")
+    assert (default.engines, default.retries, default.timeout, default.name) == (None, 0, None, "")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"timeout": float("nan")}, {"timeout": 0}, {"timeout": "soon"}, {"retries": None}, {"engines": [None]}],
+    ids=str,
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> None:
+    """A limit that is not a number would never be over, and keep the broker looking at it."""
+    with pytest.raises((ValueError, TypeError)):
+        work_of("c", submit()[1]._replace(options=options))
 
 
 @pytest.mark.parametrize("change", [{"body": b"short"}, {"function": G}])

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from types import FrameType
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ipcluster_core.journal import FAREWELL_BYTES, HALF_BYTES, Finished, Journal, Progress, make_memory
 
@@ -184,3 +186,28 @@ def test_journal_tells_why_an_engine_left(journal: Journal) -> None:
     assert journal.read() == [Progress(1, 1, (Finished(0, b"a"),))]
     journal.leave("x" * 1000)
     assert journal.farewell() == "x" * FAREWELL_BYTES
+
+
+@settings(max_examples=200, derandomize=True, database=None)
+@given(garbage=st.binary(min_size=1, max_size=60), at=st.integers(0, 60), half=st.sampled_from([0, HALF_BYTES]))
+def test_a_journal_that_user_code_wrote_over_is_read_as_far_as_it_goes(garbage: bytes, at: int, half: int) -> None:
+    """The nanny reads it when the engine has crashed, and must not crash with it."""
+    journal = Journal()
+    run(journal, 4, b"one", b"two", begun=1)
+    run(journal, 5, b"three")
+    journal._map[half + at : half + at + len(garbage)] = garbage
+    read = journal.read()
+    journal.close()
+
+    assert len(read) <= 2
+    assert sum(len(done.payload or b"") for part in read for done in part.finished) <= 2 * HALF_BYTES
+
+
+def test_the_counts_of_a_journal_that_was_written_over_are_not_believed(journal: Journal) -> None:
+    """Four thousand million tasks, and a result that ends far behind the memory."""
+    run(journal, 0, b"one")
+    journal._map[8:12] = b"\xff" * 4
+    assert journal.read()[0].finished[0] == Finished(0, b"one")
+    journal._map[13:17] = b"\xf0" * 4
+
+    assert journal.read() == [Progress(0, 1, ())]

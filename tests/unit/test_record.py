@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ipcluster_core.errors import ClusterEnded, StoreError
+from ipcluster_core.process import Identity
 from ipcluster_core.record import ClusterState, Ended, Job, Record, check_name, title_of, utc_now
 
 NANNY = {"host": "h", "boot": "b", "namespace": "n", "pid": 7, "start": 8}
@@ -27,6 +31,12 @@ RECORD = Record(
     jobs=(Job("local", {"pid": 7}, NANNY), Job("local", {})),
     claims={"run-1": 4},
     claims_taken=4,
+)
+#: Anything that JSON can hold.
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text("a7/.é\n", max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("a7/.é\n", max_size=5), inner, max_size=3),
+    max_leaves=5,
 )
 ENDED = Ended("idle limit of 60 s reached", "2026-03-01T13:00:00Z", "idle_timeout")
 
@@ -84,6 +94,14 @@ DAMAGES: list[tuple[str, Any, str]] = [
     ("jobs", [{"launcher": "local", "reference": "pid 7"}], "dictionary update"),
     ("ended", {"reason": "x"}, "missing 2 required"),
     ("ended", 3, "must be a mapping"),
+    ("ended", {"reason": None, "at": "", "by": ""}, "it is running, Ended"),
+    ("state", "broken", "it is broken"),
+    ("name", "../a", "cannot name a cluster"),
+    ("uid", "a/b", "uid is 'a/b'"),
+    ("claims", {"run-1": "4"}, "claims is"),
+    ("creator", {**NANNY, "pid": "7"}, "a process is"),
+    ("creator", {"host": "h"}, "'boot'"),
+    ("jobs", [{"launcher": "local", "reference": {}, "nanny": [7]}], "list indices"),
     ("surprise", 1, "unexpected keyword argument 'surprise'"),
 ]
 
@@ -103,6 +121,46 @@ def test_record_that_lacks_something_is_damaged(key: str) -> None:
 
     with pytest.raises(StoreError, match=rf"is damaged \(.*'{key}'.*\)"):
         Record.from_dict(data)
+
+
+@settings(max_examples=300, derandomize=True, database=None)
+@given(data=st.data())
+def test_a_record_is_whole_or_damaged_whatever_the_store_holds(data: st.DataObject) -> None:
+    """What is read can be used without looking again: by whoever asks how it is, who made it and how it ended."""
+    plain = json.loads(
+        json.dumps(data.draw(st.sampled_from([RECORD, RECORD.with_state(ClusterState.ENDED, ended=ENDED)])).to_dict())
+    )
+    damage(plain, data.draw)
+    try:
+        record = Record.from_dict(plain)
+    except StoreError:
+        return
+
+    assert Record.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+    assert record.title in record.end_message()
+    assert sum(record.sets.values()) == int(sum(record.sets.values()))
+    for who in [record.creator, *(job.nanny for job in record.jobs)]:
+        assert who is None or Identity.from_dict(who).pid == who["pid"]
+
+
+def damage(whole: dict[str, Any], draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
+    """Replace, leave out or add something, at any depth of plain data."""
+    plain: Any = whole
+    while isinstance(plain, dict | list) and plain:
+        keys = sorted(plain) if isinstance(plain, dict) else list(range(len(plain)))
+        key = draw(st.sampled_from(keys))
+        match draw(st.sampled_from(["deeper", "replace", "remove", "add"])):
+            case "replace":
+                plain[key] = draw(JSON)
+                return
+            case "remove":
+                del plain[key]
+                return
+            case "add" if isinstance(plain, dict):
+                plain[draw(st.text("a7/.é\n", max_size=5))] = draw(JSON)
+                return
+            case _:
+                plain = plain[key]
 
 
 def test_tag_title_and_secret_name_one_incarnation() -> None:

@@ -104,6 +104,21 @@ def test_a_pool_takes_over_what_its_predecessor_left(folder: Path) -> None:
     reader.close()
 
 
+def test_a_new_segment_never_has_the_name_of_an_earlier_one(folder: Path) -> None:
+    """A reader that has the old one mapped would read its content as the new one's."""
+    before, reader = Pool(str(folder), "e0"), Reader(str(folder))
+    old = before.share([large(b"o")])
+    reader.load(old, release=True)
+    before.close()
+    remove(str(folder), "e0", free_only=True)
+    after = Pool(str(folder), "e0")
+    new = after.share([large(b"n")])
+
+    assert bytes(reader.load(new, release=True)[0][:1]) == b"n"
+    after.close()
+    reader.close()
+
+
 def test_without_the_folder_buffers_stay_as_they_are() -> None:
     """Another host, or a container with shared memory of its own."""
     pool = Pool(folder_of("nowhere"), "w")

@@ -491,7 +491,14 @@ def test_a_create_that_is_second_by_a_hair_has_a_conflict_and_leaves_nothing(fol
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"", "is not JSON"), (b'{"n": 1', "is not JSON"), (b"\xff", "is not JSON"), (b"[1]", "holds a list")],
+    [
+        (b"", "is not JSON"),
+        (b'{"n": 1', "is not JSON"),
+        (b"\xff", "is not JSON"),
+        (b"[1]", "holds a list"),
+        (b"[" * 100_000, "nested"),
+    ],
+    ids=["empty", "half", "no text", "no object", "deep"],
 )
 def test_a_damaged_document_is_an_error_that_names_the_file(folder: Path, content: bytes, why: str) -> None:
     """It is listed still, so that somebody sees it."""

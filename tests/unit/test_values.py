@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ipcluster_core.values import Values
 
 
@@ -22,6 +24,17 @@ def test_a_value_is_kept_until_it_is_dropped_and_no_task_uses_it() -> None:
     assert values.give_back([b"a", b"b"]) == [b"a"]
     assert values.drop([b"b"]) == [b"b"]
     assert values.content(b"a") == "aaa"
+
+
+def test_a_key_that_is_taken_is_refused() -> None:
+    """The tasks that use the first value are counted there."""
+    values = make()
+    values.take([b"a"])
+    with pytest.raises(ValueError, match="a value of that key already"):
+        values.put(b"a", "two", "other")
+
+    assert values.drop([b"a"]) == []
+    assert values.give_back([b"a"]) == [b"a"]
 
 
 def test_each_work_counts() -> None:

@@ -97,6 +97,12 @@ MALFORMED: list[tuple[type[Submit | Chunk | Done | Results | Cancel], list[Buffe
     (Submit, [*SUBMIT[:3], b"[1]"], "not a JSON object"),
     (Submit, [*SUBMIT[:3], b"{"], "Expecting property name"),
     (Chunk, [b"\6", b"", b"", b""], "malformed message of kind 6"),
+    (Submit, Submit(2**64 - 1, 2, KEY, b"\0" * 16, b"").encode(), "malformed submit"),
+    (Submit, Submit(1, 2**32 - 1, KEY, b"\0" * 8, b"").encode(), "8 bytes of lengths for 4294967295 tasks"),
+    (Chunk, Chunk(1, 1, 2, KEY, b"\0" * 8, b"").encode(), "8 bytes of lengths for 2 tasks"),
+    (Done, Done(1, 0, 0, 0, b"", b"", b"").encode(), "0 statuses for 0 tasks"),
+    (Done, [DONE[0], b"", *DONE[2:]], "0 bytes of lengths for 2 tasks"),
+    (Results, Results(0, 1, b"", b"\0", b"").encode(), "0 bytes of lengths for 1 tasks"),
     (Done, [*DONE[:2], b"\0", b""], "1 statuses for 2 tasks"),
     (Results, Results(0, 3, b"", b"\0", b"").encode(), "1 statuses for 3 tasks"),
     (Cancel, [b"\x09\0"], "malformed message of kind 9"),
@@ -172,6 +178,14 @@ def test_lengths_that_do_not_fit_the_number_of_tasks_are_refused(packed: bytes, 
     """A body is cut only if it is certain where."""
     with pytest.raises(ValueError, match=text):
         wire.offsets(packed, count)
+
+
+@pytest.mark.parametrize("value", [-1, 2**64, 1.0, "1", None, float("nan"), [1]])
+def test_what_no_message_can_carry_is_no_number(value: object) -> None:
+    """It is refused where it comes in, not where it would be sent on."""
+    with pytest.raises(ValueError, match="is not the number of anything"):
+        wire.number_of(value)
+    assert wire.number_of(2**64 - 1) == 2**64 - 1
 
 
 def test_lengths_are_little_endian() -> None:

@@ -208,6 +208,8 @@ def _decode(path: str, content: bytes) -> Document:
         value, version = json.loads(content), _version(os.path.basename(path))
     except ValueError as error:
         raise StoreDamaged(f"{path} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise StoreDamaged(f"{path} is not a document of this store: it is nested too deeply") from error
     if not isinstance(value, dict):
         raise StoreDamaged(f"{path} is not a document of this store: it holds a {type(value).__name__}")
     return Document(value, version)
