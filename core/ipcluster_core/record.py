@@ -59,13 +59,17 @@ _TYPES: dict[str, Any] = {
 
 
 class ClusterState(enum.StrEnum):
-    """Where a cluster is in its life. BROKEN is computed, never stored: record and reality disagree."""
+    """Where a cluster is in its life.
+
+    BROKEN and UNKNOWN are computed, never stored: record and reality disagree; reality cannot be seen from here.
+    """
 
     CREATING = "creating"
     RUNNING = "running"
     ENDING = "ending"
     ENDED = "ended"
     BROKEN = "broken"
+    UNKNOWN = "unknown"
 
 
 class Liveness(enum.Enum):
