@@ -132,8 +132,10 @@ async def teardown(
             )
         return TeardownReport(record.name, "released", f"{record.title} lives on for: {names}")
     hit = f"; it was in use by: {', '.join(sorted(others))}" if others else ""
-    fate = fate_of(record) if life_of(record) is Liveness.GONE else ""
-    forgotten, left = await _end(store, record, f"{reason}{hit}", this_process(), deadline, unseen=unseen)
+    by, fate = this_process(), fate_of(record) if life_of(record) is Liveness.GONE else ""
+    forgotten, left = await _end(store, record, f"{reason}{hit}", by, deadline, unseen=unseen)
+    if not left and not _is_mine(store, record, by):
+        return _gone(store, record)
     found = f"; it was broken ({fate})" if fate else hit
     if forgotten:
         found = f"; it is forgotten here, and not ended ({forgotten})"
@@ -146,6 +148,13 @@ def _gone(store: Store, record: Record) -> TeardownReport:
     found = find_record(store, record.name)
     message = found[0].end_message() if found and found[0].tag == record.tag else f"{record.title} is over"
     return TeardownReport(record.name, "already gone", message)
+
+
+def _is_mine(store: Store, record: Record, by: str) -> bool:
+    """Tell whether an incarnation was ended by `by`, and not by somebody who was first."""
+    found = find_record(store, record.name)
+    ended = found[0].ended if found is not None and found[0].tag == record.tag else None
+    return ended is None or ended.by == by
 
 
 def _give_up(store: Store, record: Record, claim: str | None, counter: int | None) -> frozenset[str] | None:

@@ -158,6 +158,11 @@ class Ended(NamedTuple):
     by: str
     tail: str = ""
 
+    def message(self, title: str) -> str:
+        """Say how the cluster of that title ended."""
+        text = f"{title} ended {self.at}: {self.reason} (by {self.by})"
+        return f"{text}\nlast output:\n{self.tail}" if self.tail else text
+
 
 class Record(NamedTuple):
     """One name's entry. Frozen: every change is a new record that replaces the old by its store version."""
@@ -251,8 +256,7 @@ class Record(NamedTuple):
         """Say how the cluster ended, or that it is about to."""
         if self.ended is None:
             return f"{self.title} is {self.state}"
-        text = f"{self.title} ended {self.ended.at}: {self.ended.reason} (by {self.ended.by})"
-        return f"{text}\nlast output:\n{self.ended.tail}" if self.ended.tail else text
+        return self.ended.message(self.title)
 
     def require_living(self) -> Self:
         """Return this record if the cluster is not ending or ended.
