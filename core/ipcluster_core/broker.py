@@ -26,7 +26,7 @@ from .inventory import Inventory, Shelf, work_of
 from .link import Link
 from .load import LoadReport
 from .process import end_all, tagged
-from .record import title_of
+from .record import Ended, title_of, utc_now
 from .scheduling import Assignment, Lost, Scheduler, Work
 from .segments import Reader, folder_of, remove
 from .store import open_store
@@ -128,8 +128,8 @@ class Broker:
             end_all(lambda: tagged(self._tag), grace=0.0, timeout=10.0)
 
     def _on_end(self, message: Mapping[str, Any]) -> None:
-        text = f"{self._title} ended: {message['reason']} (by {message['by']})"
-        self._over = f"{text}\n{message['tail']}".rstrip()
+        ended = Ended(str(message["reason"]), utc_now(), str(message["by"]), str(message["tail"]))
+        self._over = ended.message(self._title)
 
     # from the relatives
 

@@ -15,7 +15,7 @@ from .cure import cure_record
 from .ending import TeardownReport
 from .errors import ClusterBroken, ClusterEnded, ClusterNotFound, StoreDamaged
 from .incarnation import Reference, read_record
-from .record import ClusterState, Record
+from .record import ClusterState, Liveness, Record
 from .status import ClusterEvent, ClusterStatus
 from .store import Store, open_store
 from .wanted import plain_spec
@@ -243,9 +243,9 @@ class Cluster:
         except ClusterEnded as error:
             return ClusterStatus(record.name, record.incarnation, ClusterState.ENDING, reasons=(str(error),))
         except ClusterBroken as error:
-            return ClusterStatus(
-                record.name, record.incarnation, ClusterState.BROKEN, record.sets, reasons=(str(error),)
-            )
+            unseen = ending.life_of(record) is Liveness.UNKNOWN
+            state = ClusterState.UNKNOWN if unseen else ClusterState.BROKEN
+            return ClusterStatus(record.name, record.incarnation, state, record.sets, reasons=(str(error),))
         return ClusterStatus.from_answer(record, answer)
 
     async def wait(self, n: int | None = None, *, timeout: float = 60.0) -> int:

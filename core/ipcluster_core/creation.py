@@ -80,6 +80,7 @@ async def create(
         elif decision is Creation.ATTACH and record is not None:
             taken = take_claim(store, record, claim)
             if taken is not None:
+                logger.info("attached to %s, which was created by %s", record.title, _creator(record))
                 return taken, False
         elif record is not None:
             await _clear_the_way(store, record, decision, deadline)

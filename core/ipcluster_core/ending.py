@@ -18,7 +18,7 @@ from .control import ask
 from .errors import ClusterBroken, ClusterError, ClusterInUse
 from .incarnation import find_record, forget, secret_of, update
 from .launchers import get_launcher
-from .process import Identity, liveness, tagged
+from .process import Identity, liveness, tagged, whereabouts
 from .record import ClusterState, Ended, Job, Liveness, Record, utc_now
 from .store import Store
 
@@ -26,12 +26,17 @@ __all__ = [
     "TeardownReport",
     "ask_to_end",
     "clean",
+    "fate_of",
     "head_liveness",
     "is_broken",
+    "life_of",
     "teardown",
     "this_process",
 ]
 
+
+#: Seconds between two looks at a record: it cannot be waited for, only read again.
+_LOOK_SECONDS = 0.02
 
 #: Seconds that a controller whose nanny is gone gets to clean up by itself.
 _CONTROLLER_SECONDS = 2.0
@@ -42,8 +47,8 @@ class TeardownReport:
     """What a teardown did.
 
     `outcome` is "ended", "already gone", or "released": the claim was given up and the cluster lives on for others.
-    `leftovers` names what could not be ended; `cured` tells that there were processes without a record, or with one
-    that could not be read, and `message` then says what was found.
+    `leftovers` names what could not be ended; `cured` tells that record and processes did not agree, or one of them
+    was missing or could not be read, and `message` then says what was found.
     """
 
     name: str
@@ -68,14 +73,24 @@ def head_liveness(record: Record) -> Liveness | None:
     return None if job is None else get_launcher(job.launcher).poll(job)
 
 
-def is_broken(record: Record) -> bool:
-    """Tell whether a record that is not ended has certainly lost its processes."""
-    if record.state is ClusterState.ENDED:
-        return False
+def life_of(record: Record) -> Liveness:
+    """Tell whether what a record speaks of lives: its head job, or who is creating it."""
     head = head_liveness(record)
     if head is not None:
-        return head is Liveness.GONE
-    return record.creator is None or liveness(Identity.from_dict(record.creator)) is Liveness.GONE
+        return head
+    return Liveness.GONE if record.creator is None else liveness(Identity.from_dict(record.creator))
+
+
+def is_broken(record: Record) -> bool:
+    """Tell whether a record that is not ended has certainly lost its processes."""
+    return record.state is not ClusterState.ENDED and life_of(record) is Liveness.GONE
+
+
+def fate_of(record: Record) -> str:
+    """Say what became of the processes of a record that is not seen to live."""
+    if record.head is not None and record.head.nanny is not None:
+        return f"its nanny: {whereabouts(Identity.from_dict(record.head.nanny))}"
+    return "" if record.creator is None else f"its creator: {whereabouts(Identity.from_dict(record.creator))}"
 
 
 async def teardown(
@@ -87,8 +102,11 @@ async def teardown(
     force: bool,
     timeout: float,
     reason: str = "torn down",
+    unseen: bool = False,
 ) -> TeardownReport:
     """End exactly this incarnation, or give up a claim on it.
+
+    `unseen` allows to forget one that does not answer and whose processes cannot be seen from here.
 
     Returns
     -------
@@ -114,14 +132,29 @@ async def teardown(
             )
         return TeardownReport(record.name, "released", f"{record.title} lives on for: {names}")
     hit = f"; it was in use by: {', '.join(sorted(others))}" if others else ""
-    left = await _end(store, record, f"{reason}{hit}", this_process(), deadline)
-    return TeardownReport(record.name, "ended", f"{record.title} ended{hit}", tuple(left))
+    by, fate = this_process(), fate_of(record) if life_of(record) is Liveness.GONE else ""
+    forgotten, left = await _end(store, record, f"{reason}{hit}", by, deadline, unseen=unseen)
+    if not left and not _is_mine(store, record, by):
+        return _gone(store, record)
+    found = f"; it was broken ({fate})" if fate else hit
+    if forgotten:
+        found = f"; it is forgotten here, and not ended ({forgotten})"
+    return TeardownReport(
+        record.name, "ended", f"{record.title} ended{found}", tuple(left), cured=bool(fate or forgotten)
+    )
 
 
 def _gone(store: Store, record: Record) -> TeardownReport:
     found = find_record(store, record.name)
     message = found[0].end_message() if found and found[0].tag == record.tag else f"{record.title} is over"
     return TeardownReport(record.name, "already gone", message)
+
+
+def _is_mine(store: Store, record: Record, by: str) -> bool:
+    """Tell whether an incarnation was ended by `by`, and not by somebody who was first."""
+    found = find_record(store, record.name)
+    ended = found[0].ended if found is not None and found[0].tag == record.tag else None
+    return ended is None or ended.by == by
 
 
 def _give_up(store: Store, record: Record, claim: str | None, counter: int | None) -> frozenset[str] | None:
@@ -139,16 +172,24 @@ def _give_up(store: Store, record: Record, claim: str | None, counter: int | Non
     return left
 
 
-async def _end(store: Store, record: Record, reason: str, by: str, deadline: float) -> list[str]:
+async def _end(
+    store: Store, record: Record, reason: str, by: str, deadline: float, *, unseen: bool
+) -> tuple[str, list[str]]:
+    """End a cluster; return what became of the processes of one that was only forgotten, and what is left."""
+    forgotten = ""
     launcher, job = get_launcher(record.launcher), record.head
     if job is not None and launcher.poll(job) is not Liveness.GONE:
         try:
             await ask_to_end(store, record, job, reason=reason, by=by, timeout=max(0.1, deadline - time.monotonic()))
         except ClusterError as error:
             if launcher.poll(job) is Liveness.UNKNOWN:
-                where = Identity.from_dict(job.nanny) if job.nanny else "another host"
-                raise ClusterBroken(f"{record.title} ({where}) cannot be ended from here: {error}") from error
-    return await clean(store, record, reason, by, max(1.0, deadline - time.monotonic()))
+                forgotten = fate_of(record)
+            if forgotten and not unseen:
+                raise ClusterBroken(
+                    f"{record.title} cannot be ended from here ({forgotten}): {error}; end it there, or, if it is gone "
+                    "for sure, use force (ipclusterctl teardown --force) to forget it"
+                ) from error
+    return forgotten, await clean(store, record, reason, by, max(1.0, deadline - time.monotonic()))
 
 
 async def ask_to_end(
@@ -164,7 +205,7 @@ async def ask_to_end(
         It cannot be asked, or does not answer, and its nanny is not gone.
     """
     secret = secret_of(store, record.tag)
-    gone = asyncio.ensure_future(get_launcher(record.launcher).wait(job, timeout=timeout))
+    gone = asyncio.ensure_future(_wait_gone(store, record, job, timeout))
     request = {"reason": reason, "by": by, "idle_for": idle_for}
     asking = asyncio.ensure_future(ask(record, secret, "end", timeout=min(5.0, timeout), **request))
     try:
@@ -178,6 +219,20 @@ async def ask_to_end(
         gone.cancel()
         asking.cancel()
         await asyncio.gather(gone, asking, return_exceptions=True)
+
+
+async def _wait_gone(store: Store, record: Record, job: Job, timeout: float) -> None:
+    launcher = get_launcher(record.launcher)
+    if launcher.poll(job) is not Liveness.UNKNOWN:
+        await launcher.wait(job, timeout=timeout)
+        return
+    # What cannot be seen from here says in its record that it has ended.
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        found = find_record(store, record.name)
+        if found is None or found[0].tag != record.tag or found[0].state is ClusterState.ENDED:
+            return
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _ended_by_itself(record: Record, timeout: float) -> None:

@@ -14,7 +14,7 @@ from .ending import TeardownReport
 from .errors import ClusterError, ClusterNotFound, StaleHandle, StoreDamaged
 from .incarnation import Reference, find_record, refer, resolve
 from .reaping import ReapResult, Rules
-from .record import ClusterState
+from .record import ClusterState, Liveness
 from .store import Store, open_store
 from .strays import Stray, find_strays, incarnation_of
 
@@ -140,8 +140,12 @@ class ClusterManager:
                 return None
             record = found[0]
             state, reason = record.state, "" if record.ended is None else f"{record.ended.reason} ({record.ended.at})"
-            if ending.is_broken(record):
-                state, reason = ClusterState.BROKEN, f"its processes are gone; it was {record.state}"
+            life = Liveness.ALIVE if record.state is ClusterState.ENDED else ending.life_of(record)
+            if life is Liveness.GONE:
+                reason = f"its processes are gone ({ending.fate_of(record)}); it was {record.state}"
+                state = ClusterState.BROKEN
+            elif life is Liveness.UNKNOWN:
+                state, reason = ClusterState.UNKNOWN, ending.fate_of(record)
         except (ClusterError, KeyError, TypeError, ValueError) as error:
             return ClusterSummary(name, ClusterState.BROKEN, reason=str(error))
         limits = [("idle", "idle_timeout"), ("lifetime", "lifetime"), ("no client", "no_client_timeout")]
@@ -185,7 +189,8 @@ class ClusterManager:
         counter
             The claim's counter, as it was when it was taken; with an older one nothing is given up.
         force
-            End it although others hold claims.
+            End it although others hold claims; and forget one that does not answer and whose processes, if there are
+            any, cannot be seen from here: another host's, another container's.
         timeout
             Seconds.
 
@@ -204,9 +209,15 @@ class ClusterManager:
             It runs on another host and does not answer from here; or may run there, and its record cannot be read.
         """
         store, who = refer(cluster, self._store if isinstance(cluster, str) else None)
-        try:
+
+        async def end() -> TeardownReport:
             _, record = await asyncio.to_thread(resolve, cluster, store)
-            report = await ending.teardown(store, record, claim=claim, counter=counter, force=force, timeout=timeout)
+            return await ending.teardown(
+                store, record, claim=claim, counter=counter, force=force, timeout=timeout, unseen=force
+            )
+
+        try:
+            report = await end()
         except StaleHandle as error:
             return TeardownReport(who.name, "already gone", str(error))
         except StoreDamaged:
@@ -217,8 +228,7 @@ class ClusterManager:
                 return await cure_strays(store, strays, timeout=timeout)
             # Somebody may be putting a readable record in the place of a damaged one: look again, once.
             await asyncio.sleep(_CURE_SECONDS)
-            _, record = await asyncio.to_thread(resolve, cluster, store)
-            report = await ending.teardown(store, record, claim=claim, counter=counter, force=force, timeout=timeout)
+            report = await end()
         strays = [] if report.outcome == "released" else await self._strays(store, who)
         if not strays:
             return report

@@ -37,6 +37,7 @@ __all__ = [
     "tagged",
     "tagged_processes",
     "wait_gone",
+    "whereabouts",
 ]
 
 #: Environment variable that every process of a cluster carries: ``name/incarnation/uid``.
@@ -126,6 +127,20 @@ def liveness(who: Identity) -> Liveness:
     if stat is None or stat[2] != who.start or stat[0] in "ZX":
         return Liveness.GONE
     return Liveness.ALIVE
+
+
+def whereabouts(who: Identity) -> str:
+    """Say what became of a process that is not known to live, as far as it can be told from here."""
+    host, boot, namespace = _here()
+    if who.boot != boot:
+        here = who.host == host
+        return f"host {host!r} has been started anew since" if here else f"{who} cannot be seen from here"
+    if who.namespace != namespace:
+        return f"{who} is in another PID namespace (a container), and cannot be seen from here"
+    stat = _stat(who.pid)
+    if stat is not None and stat[2] != who.start:
+        return f"pid {who.pid} belongs to another process now"
+    return f"{who} is gone"
 
 
 def send_signal(who: Identity, signum: int) -> bool:

@@ -75,5 +75,6 @@ def _require_head(record: Record) -> None:
     """Raise ClusterBroken when the processes of a living record are gone."""
     if ending.is_broken(record):
         raise ClusterBroken(
-            f"{record.title} is broken: it was {record.state}, and its processes are gone; tear it down to clean up"
+            f"{record.title} is broken: it was {record.state}, and its processes are gone ({ending.fate_of(record)}); "
+            "tear it down to clean up"
         )

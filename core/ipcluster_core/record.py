@@ -62,13 +62,17 @@ _VALUE_TYPES: dict[str, type] = {"sets": int, "labels": str, "claims": int}
 
 
 class ClusterState(enum.StrEnum):
-    """Where a cluster is in its life. BROKEN is computed, never stored: record and reality disagree."""
+    """Where a cluster is in its life.
+
+    BROKEN and UNKNOWN are computed, never stored: record and reality disagree; reality cannot be seen from here.
+    """
 
     CREATING = "creating"
     RUNNING = "running"
     ENDING = "ending"
     ENDED = "ended"
     BROKEN = "broken"
+    UNKNOWN = "unknown"
 
 
 class Liveness(enum.Enum):
@@ -161,6 +165,11 @@ class Ended(NamedTuple):
     at: str
     by: str
     tail: str = ""
+
+    def message(self, title: str) -> str:
+        """Say how the cluster of that title ended."""
+        text = f"{title} ended {self.at}: {self.reason} (by {self.by})"
+        return f"{text}\nlast output:\n{self.tail}" if self.tail else text
 
 
 def _check_end(state: ClusterState, ended: Ended | None) -> None:
@@ -262,8 +271,7 @@ class Record(NamedTuple):
         """Say how the cluster ended, or that it is about to."""
         if self.ended is None:
             return f"{self.title} is {self.state}"
-        text = f"{self.title} ended {self.ended.at}: {self.ended.reason} (by {self.ended.by})"
-        return f"{text}\nlast output:\n{self.ended.tail}" if self.ended.tail else text
+        return self.ended.message(self.title)
 
     def require_living(self) -> Self:
         """Return this record if the cluster is not ending or ended.

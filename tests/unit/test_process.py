@@ -27,6 +27,7 @@ from ipcluster_core.process import (
     send_signal,
     tagged,
     wait_gone,
+    whereabouts,
 )
 from ipcluster_core.record import Liveness
 
@@ -163,6 +164,21 @@ def test_a_process_is_alive_until_it_has_ended(cat: subprocess.Popen[str]) -> No
 def test_liveness_is_said_only_of_what_can_be_seen_from_here(change: dict[str, object], expected: Liveness) -> None:
     """A process of another machine or container is neither alive nor gone."""
     assert liveness(identify()._replace(**change)) is expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"start": 1}, f"pid {os.getpid()} belongs to another process now"),
+        ({"pid": 1 << 23}, f"pid {1 << 23} on {os.uname().nodename} is gone"),
+        ({"boot": "other"}, f"host {os.uname().nodename!r} has been started anew since"),
+        ({"boot": "other", "host": "other"}, f"pid {os.getpid()} on other cannot be seen from here"),
+        ({"namespace": "pid:[1]"}, "is in another PID namespace (a container), and cannot be seen from here"),
+    ],
+)
+def test_what_became_of_a_process_is_told(change: dict[str, object], text: str) -> None:
+    """As far as it can be known here."""
+    assert whereabouts(identify()._replace(**change)).endswith(text)  # type: ignore[arg-type]
 
 
 # signals

@@ -60,7 +60,10 @@ def test_a_cluster_whose_processes_are_gone_is_broken(store: Store) -> None:
     gone = {**identify().to_dict(), "start": 1}
     put(store, RECORD._replace(jobs=(Job("local", {}, gone),)))
 
-    with pytest.raises(errors.ClusterBroken, match="its processes are gone; tear it down to clean up"):
+    with pytest.raises(
+        errors.ClusterBroken,
+        match=r"its processes are gone \(its nanny: pid \d+ belongs to another process now\); tear it",
+    ):
         asyncio.run(ask_controller(store, RECORD, "status", timeout=1.0))
 
 

@@ -65,11 +65,23 @@ def create(options: argparse.Namespace) -> int:
         **fields,
     )
     progress(f"ready after {time.monotonic() - start:.1f} s")
+    _tell_attached(options, cluster)
     if options.json:
         print(cluster.handle.model_dump_json())
     else:
         print(_line(manager(options).get_sync(options.name)))
     return Exit.OK
+
+
+def _tell_attached(options: argparse.Namespace, cluster: Cluster) -> None:
+    """Say so if the cluster was there before."""
+    from ..incarnation import resolve
+    from ..process import Identity, identify
+
+    _, record = resolve(cluster.name, options.store)
+    if record.creator is not None and record.creator != identify().to_dict():
+        who = Identity.from_dict(record.creator)
+        say(f"attached to {record.title}, which was created {record.created} by {who}")
 
 
 def _line(summary: ClusterSummary) -> str:
