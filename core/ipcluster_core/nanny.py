@@ -43,6 +43,7 @@ from .logs import PartHandler, open_log, redirect
 from .memory import MemoryWatch
 from .policy import policy_of
 from .process import Identity, describe_exit, end_all, identify, liveness
+from .pursuit import Pursuits, Target
 from .record import ClusterState, Ended, Job, Liveness, Record, title_of, utc_now
 from .segments import folder_of
 from .store import open_store
@@ -80,6 +81,7 @@ class Nanny:
         self._publisher = Publisher(self._folder, self._authorize, lambda: self._captures.drain())  # noqa: PLW0108 - made below
         self._captures = Captures(self._folder, self._publisher.publish)
         self._brood = Brood(boot, self._captures)
+        self._pursuits = Pursuits()
 
     # life
 
@@ -172,6 +174,7 @@ class Nanny:
         while self._over is None:
             ready = {fd for fd, _ in poller.poll(self._wait_ms())}
             self._kill_late()
+            self._answer_pursuits()
             self._captures.serve()
             if self._publisher.fileno() in ready:
                 self._publisher.serve()
@@ -234,6 +237,10 @@ class Nanny:
                     child.signal_group(signal.SIGTERM)
             case "interrupt":
                 self._interrupt(message)
+            case "interrupt_running":
+                self._interrupt_running(message)
+            case "signal":
+                self._signal(message)
             case "end":
                 self._end(str(message["reason"]), str(message["by"]), str(message["tail"]))
             case other:
@@ -244,8 +251,30 @@ class Nanny:
         for child in self._brood.engines([message["engine"]]):
             if child.incarnation == message["incarnation"] and child.journal is not None:
                 child.journal.interrupts.add(int(message["chunk"]), int(message["index"]), Why(message["why"]))
-                with suppress(ProcessLookupError):
-                    os.kill(child.pid, interrupts.SIGNAL)
+                child.signal(interrupts.SIGNAL)
+
+    def _interrupt_running(self, message: Mapping[str, Any]) -> None:
+        """Have engines leave what they run at this moment; who asked is answered when it is known what became of it."""
+        journals = {child.engine: child.journal for child in self._brood.engines(message["engines"])}
+        targets = [Target(engine, journals.get(engine)) for engine in message["engines"]]
+        running = self._pursuits.begin(int(message["request"]), targets, time.monotonic())
+        for child in self._brood.engines(running):
+            child.signal(interrupts.SIGNAL)
+        self._answer_pursuits()
+
+    def _answer_pursuits(self) -> None:
+        for request, outcomes in self._pursuits.settle(time.monotonic()).items():
+            self._answer(request, outcomes={str(engine): outcome for engine, outcome in sorted(outcomes.items())})
+
+    def _signal(self, message: Mapping[str, Any]) -> None:
+        """Signal the processes of engines, and nothing that they have started."""
+        found = self._brood.engines(message["engines"])
+        for child in found:
+            child.signal(int(message["signum"]))
+        self._answer(int(message["request"]), engines=sorted(child.engine for child in found))
+
+    def _answer(self, request: int, **content: Any) -> None:
+        self._links["controller"].send({"event": "answer", "request": request, "content": content})
 
     # processes
 
@@ -264,7 +293,8 @@ class Nanny:
 
     def _wait_ms(self) -> float | None:
         times = [child.kill_at for child in self._brood]
-        times += [self._captures.deadline(), self._memory.deadline(child.pid for child in self._brood.engines())]
+        times += [self._captures.deadline(), self._pursuits.deadline(time.monotonic())]
+        times += [self._memory.deadline(child.pid for child in self._brood.engines())]
         due = [time for time in times if time is not None]
         return max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None
 
@@ -304,6 +334,7 @@ class Nanny:
             sizes = [(done.status, -1 if done.payload is None else len(done.payload)) for done in part.finished]
             blob += b"".join(done.payload or b"" for done in part.finished)
             chunks.append({"chunk": part.chunk, "begun": part.begun, "finished": sizes})
+        self._pursuits.lost(child.journal)
         child.journal.close()
         self._links["broker"].send({**message, "chunks": chunks}, blob)
         # The next incarnation of the engine must find free what this one's children may still hold.

@@ -51,3 +51,16 @@ def test_a_fork_shares_it(page: tuple[Interrupts, Interrupts]) -> None:
     os.waitpid(pid, 0)
 
     assert engine.take() == {(9, 9): Why.CANCEL}
+
+
+def test_what_was_interrupted_is_noted_for_the_nanny(page: tuple[Interrupts, Interrupts]) -> None:
+    """For the task that it was, and no other."""
+    nanny, engine = page
+    nanny.add(3, 1, Why.INTERRUPT)
+    nanny.add(3, 2, Why.INTERRUPT)
+    engine.take()
+    engine.note(3, 2)
+
+    assert nanny.noted(3, 2)
+    assert not nanny.noted(3, 1)
+    assert not nanny.noted(4, 2)

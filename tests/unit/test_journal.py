@@ -184,3 +184,18 @@ def test_journal_tells_why_an_engine_left(journal: Journal) -> None:
     assert journal.read() == [Progress(1, 1, (Finished(0, b"a"),))]
     journal.leave("x" * 1000)
     assert journal.farewell() == "x" * FAREWELL_BYTES
+
+
+def test_journal_tells_which_task_runs(journal: Journal) -> None:
+    """None before the first, between two, and after the last."""
+    found = [journal.running()]
+    for chunk in (1, 2):
+        journal.open_chunk(chunk)
+        for index in range(2):
+            found.append(journal.running())
+            journal.begin(index)
+            found.append(journal.running())
+            journal.finish(0, b"")
+    found.append(journal.running())
+
+    assert found == [None, None, (1, 0), None, (1, 1), None, (2, 0), None, (2, 1), None]
