@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -13,10 +13,10 @@ from .adoption import IfExists
 from .backends import get_backend
 from .cure import cure_record
 from .ending import TeardownReport
-from .errors import ClusterBroken, ClusterEnded, ClusterNotFound, StoreDamaged
+from .errors import ClusterNotFound, StoreDamaged
 from .incarnation import Reference, read_record
-from .record import ClusterState, Liveness, Record
-from .status import ClusterEvent, ClusterStatus
+from .record import Record
+from .steering import Steering
 from .store import Store, open_store
 from .wanted import plain_spec
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Cluster"]
 
 
-class Cluster:
+class Cluster(Steering):
     """A named cluster.
 
     ``await Cluster.create("nightly", n=4)`` makes one, ``await Cluster.connect("nightly")`` finds it again from any
@@ -181,11 +181,14 @@ class Cluster:
 
     # what it is
 
-    @property
-    def _record(self) -> Record:
+    def _known(self) -> tuple[Store, Record]:
         if self._found is None:
             raise ClusterNotFound(f"cluster {self._name!r} is made when its with-block is entered")
-        return self._found
+        return self._store, self._found
+
+    @property
+    def _record(self) -> Record:
+        return self._known()[1]
 
     @property
     def name(self) -> str:
@@ -214,196 +217,7 @@ class Cluster:
         """Connect a `concurrent.futures.Executor`, whatever the backend."""
         return get_backend(self._record.backend).executor(self._store, self._record, timeout=timeout)
 
-    # verbs
-
-    async def _ask(self, verb: str, *, timeout: float, **arguments: Any) -> Mapping[str, Any]:
-        """Ask this incarnation's controller."""
-        return await reach.ask_controller(self._store, self._record, verb, timeout=timeout, **arguments)
-
-    async def status(self, *, timeout: float = 10.0) -> ClusterStatus:
-        """Return how the cluster is. An ended or broken one has a status too.
-
-        Returns
-        -------
-        ClusterStatus
-            As the controller knows it now; from the record where there is no controller any more.
-
-        Raises
-        ------
-        ClusterNotFound, StaleHandle
-            Its record is gone, or of another incarnation.
-        ClusterTimeout
-            Its controller lives and did not answer within `timeout` seconds.
-        """
-        record = reach.current(self._store, self._record)
-        if record.state is ClusterState.ENDED:
-            return ClusterStatus(record.name, record.incarnation, record.state, reasons=(record.end_message(),))
-        try:
-            answer = await self._ask("status", timeout=timeout)
-        except ClusterEnded as error:
-            return ClusterStatus(record.name, record.incarnation, ClusterState.ENDING, reasons=(str(error),))
-        except ClusterBroken as error:
-            unseen = ending.life_of(record) is Liveness.UNKNOWN
-            state = ClusterState.UNKNOWN if unseen else ClusterState.BROKEN
-            return ClusterStatus(record.name, record.incarnation, state, record.sets, reasons=(str(error),))
-        return ClusterStatus.from_answer(record, answer)
-
-    async def wait(self, n: int | None = None, *, timeout: float = 60.0) -> int:
-        """Wait until engines are up.
-
-        Parameters
-        ----------
-        n
-            How many; default all that were asked for.
-        timeout
-            Seconds.
-
-        Returns
-        -------
-        int
-            How many are up.
-
-        Raises
-        ------
-        LaunchError
-            So many can certainly not come up; says why, with the last output of those that failed.
-        ClusterTimeout
-            They were not up within `timeout` seconds.
-        ClusterEnded
-            The cluster ended meanwhile.
-        """
-        answer = await self._ask("wait", timeout=timeout + 2, n=n, limit=timeout)
-        return int(answer["up"])
-
-    async def scale(self, n: int, *, engines: str = "default", timeout: float = 10.0) -> None:
-        """Set the number of engines in a set. Absolute, so it is safe to repeat; returns at once.
-
-        New engines start together, see `wait`. For fewer, idle ones leave first; busy ones finish the tasks they
-        have, for at most five minutes. A set that adapts to its load (see `adapt`) does so no longer. With none, tasks
-        wait until there are some.
-
-        Parameters
-        ----------
-        n
-            Number wanted.
-        engines
-            Name of the set.
-        timeout
-            Seconds for the controller to accept it.
-
-        Raises
-        ------
-        ClusterError
-            There is no such set; the message names those that there are.
-        """
-        await self._ask("scale", timeout=timeout, set=engines, n=n)
-
-    async def adapt(
-        self,
-        minimum: int = 0,
-        maximum: int = 8,
-        *,
-        engines: str = "default",
-        patience: float = 30.0,
-        timeout: float = 10.0,
-    ) -> None:
-        """Have the cluster size a set by its load from now on, until `scale` ends it. Safe to repeat; returns at once.
-
-        There is an engine for each task that runs or waits, within the bounds; quick tasks share one. Engines are
-        started at once, also from none. They are ended when fewer have been enough for some time, and only idle ones.
-        The cluster does this by itself, whichever clients come and go. Where engines cannot be started, it tries again
-        after pauses that grow, and says so in `status`; tasks wait for two such pauses, and then fail with the reason.
-
-        Parameters
-        ----------
-        minimum, maximum
-            Least and most engines. A cluster with none is idle, and may end by its ``idle_timeout``.
-        engines
-            Name of the set.
-        patience
-            Seconds for which fewer engines must have been enough.
-        timeout
-            Seconds for the controller to accept it.
-
-        Raises
-        ------
-        ValueError
-            The minimum is negative or more than the maximum, or the patience is negative.
-        ClusterError
-            There is no such set; the message names those that there are.
-        """
-        if not 0 <= minimum <= maximum:
-            raise ValueError(f"a set cannot have between {minimum} and {maximum} engines: 0 <= minimum <= maximum")
-        if not 0 <= patience < float("inf"):
-            raise ValueError(f"patience={patience} is not a number of seconds")
-        bounds = {"minimum": minimum, "maximum": maximum, "patience": patience}
-        await self._ask("adapt", timeout=timeout, set=engines, **bounds)
-
-    async def restart(self, engines: Sequence[int] | None = None, *, timeout: float = 60.0) -> None:
-        """Start engines anew under their ids, and wait until they are up.
-
-        What an engine holds (memory, a GPU, locks) is free before its successor starts. A task that it runs is lost,
-        and says why; tasks that wait for it are kept. Other engines are not disturbed.
-
-        Parameters
-        ----------
-        engines
-            Ids; default all. One that was given up gets another chance.
-        timeout
-            Seconds until they must be up.
-
-        Raises
-        ------
-        ClusterError
-            There is no such engine; the message names those that there are.
-        LaunchError
-            One did not come back; the message ends with its last output.
-        ClusterTimeout
-            They were not up within `timeout` seconds.
-        """
-        ids = None if engines is None else list(engines)
-        await self._ask("restart", timeout=timeout + 2, engines=ids, limit=timeout)
-
-    async def logs(
-        self, engines: Sequence[int] | None = None, *, tail: int = 100, timeout: float = 10.0
-    ) -> dict[str, str]:
-        """Return what the parts wrote last.
-
-        Parameters
-        ----------
-        engines
-            Ids; default all parts.
-        tail
-            Lines of each.
-        timeout
-            Seconds for the controller to answer.
-
-        Returns
-        -------
-        dict
-            Text by part: "engine-0", "controller", "broker", "nanny".
-        """
-        ids = None if engines is None else list(engines)
-        answer = await self._ask("logs", timeout=timeout, engines=ids, tail=tail)
-        return dict(answer["logs"])
-
-    async def events(self, *, tail: int = 100, timeout: float = 10.0) -> list[ClusterEvent]:
-        """Return what has happened in the cluster's life; it is forgotten when the cluster ends.
-
-        Parameters
-        ----------
-        tail
-            How many events, of the thousand that are kept.
-        timeout
-            Seconds for the controller to answer.
-
-        Returns
-        -------
-        list of ClusterEvent
-            The newest last.
-        """
-        answer = await self._ask("events", timeout=timeout, tail=tail)
-        return [ClusterEvent(**event) for event in answer["events"]]
+    # the end
 
     async def teardown(self, *, claim: str | None = None, force: bool = False, timeout: float = 30.0) -> TeardownReport:
         """End the cluster, or give up a claim on it. Idempotent; "already gone" is success.
@@ -443,13 +257,6 @@ class Cluster:
 
     create_sync = synced_class(create)
     connect_sync = synced_class(connect)
-    status_sync = synced(status)
-    wait_sync = synced(wait)
-    scale_sync = synced(scale)
-    adapt_sync = synced(adapt)
-    restart_sync = synced(restart)
-    logs_sync = synced(logs)
-    events_sync = synced(events)
     teardown_sync = synced(teardown)
 
     # scopes

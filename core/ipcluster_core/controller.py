@@ -34,12 +34,13 @@ from .adaptive import Adaptive
 from .events import EventKind, EventLog, kind_of_death
 from .hub import Hub
 from .incarnation import CONTROL, forget, log_path, note, secret_of, tail_of, update
-from .lifecycle import ClusterLife, EngineState, limits_of
+from .lifecycle import SERVING, ClusterLife, EngineState, limits_of
 from .link import Link
 from .load import demand_of
 from .policy import policy_of
 from .record import ClusterState, Ended, Record, title_of, utc_now
 from .store import open_store
+from .targets import choose
 from .waits import Wait
 from .wire import same_secret
 
@@ -81,6 +82,8 @@ class Controller:
             "scale": self._on_scale,
             "adapt": self._on_adapt,
             "restart": self._on_restart,
+            "signal": self._on_signal,
+            "interrupt": self._on_interrupt,
             "logs": self._on_logs,
             "events": self._on_events,
             "end": self._on_end,
@@ -122,6 +125,8 @@ class Controller:
                 self._life.engine_started(int(message["engine"]), int(message["pid"]), int(message["incarnation"]))
             case "died":
                 self._on_death(message, now)
+            case "answer":
+                self._reply(int(message["request"]), message["content"])
             case "owner_gone":
                 self._perform(self._life.end("the process whose with-block owned it is gone", "owner"))
             case _:
@@ -395,14 +400,21 @@ class Controller:
         update(self._store, self._tag, lambda record: record._replace(sets=sets, adapting=bounds))
 
     def _on_restart(self, client: int, request: Mapping[str, Any]) -> None:
-        life = self._life
-        wanted = sorted(life.engines) if request["engines"] is None else [int(engine) for engine in request["engines"]]
-        unknown = [engine for engine in wanted if engine not in life.engines]
-        if unknown:
-            raise errors.ClusterError(f"{self._title} has no engine {unknown}; it has: {sorted(life.engines)}")
-        was, until = {engine: life.engines[engine].incarnation for engine in wanted}, _until(request)
-        self._perform(life.restart(wanted, time.monotonic()))
+        wanted, until = choose(self._life, request["engines"], self._title), _until(request)
+        was = {engine: self._life.engines[engine].incarnation for engine in wanted}
+        self._perform(self._life.restart(wanted, time.monotonic()))
         self._waits.append(Wait(client, until, was=was))
+
+    def _on_signal(self, client: int, request: Mapping[str, Any]) -> None:
+        engines = choose(self._life, request["engines"], self._title)
+        # One that is not up yet has no handlers: most signals would end it.
+        up = [engine for engine in engines if self._life.engines[engine].state in SERVING]
+        logger.info("%s: signal %d to engines %s", self._title, int(request["signum"]), up)
+        self._nanny.send({"do": "signal", "request": client, "signum": int(request["signum"]), "engines": up})
+
+    def _on_interrupt(self, client: int, request: Mapping[str, Any]) -> None:
+        engines = choose(self._life, request["engines"], self._title)
+        self._nanny.send({"do": "interrupt_running", "request": client, "engines": engines})
 
     def _on_logs(self, client: int, request: Mapping[str, Any]) -> None:
         lines, engines = int(request["tail"]), request["engines"]

@@ -149,7 +149,9 @@ class Engine:
         """Interrupt exactly the tasks that the nanny names; those that have not begun will not."""
         del signum, frame
         self._revoked.update(self._journal.interrupts.take())
-        if self._now in self._revoked:
+        if self._now in self._revoked and self._in_task:
+            # Before it is raised: the user's code may hold it up.
+            self._journal.interrupts.note(*self._now)
             self._interrupt()
 
     def _interrupt(self) -> None:
@@ -184,6 +186,7 @@ class Engine:
             self._journal.begin(index)
             buffers: list[memoryview] = []
             if self._revoked and self._now in self._revoked:
+                self._journal.interrupts.note(*self._now)
                 status, payload = _revoked(self._revoked[self._now])
             elif function is None or broken is not None:
                 status, payload = Status.ERROR, broken or b""
@@ -209,6 +212,7 @@ class Engine:
             self._in_task = True
             try:
                 if self._revoked and self._now in self._revoked:  # asked for a moment ago
+                    self._journal.interrupts.note(*self._now)
                     raise KeyboardInterrupt
                 args, kwargs = pickle.loads(call, buffers=given)
                 value = function(*args, **kwargs) if kwargs else function(*args)

@@ -2,11 +2,11 @@
 
 The nanny writes what is to be interrupted, and signals; the engine's handler reads it and raises in the user's code
 only if exactly that task is running at that moment. So an interrupt that comes too late hits nobody, and one that comes
-early (the task waits in a chunk) is remembered.
+early (the task waits in a chunk) is remembered. What it has interrupted it notes, for the nanny to tell.
 
 ::
 
-    | written u32 | read u32 | entry x 512 |       entry: | chunk u32 | index u32 | why u8 |
+    | written u32 | read u32 | entry x 512 |       entry: | chunk u32 | index u32 | why u8 | interrupted u8 |
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import mmap
 import signal
 import struct
 
-__all__ = ["BYTES", "SIGNAL", "Interrupts", "Why"]
+__all__ = ["BYTES", "SIGNAL", "Interrupts", "Outcome", "Why"]
 
 #: Tells an engine to look here. A real-time signal: users' programs have their own plans for the others.
 SIGNAL = signal.SIGRTMIN + 7
 
 _COUNTS = struct.Struct("<II")
 _COUNT = struct.Struct("<I")
-_ENTRY = struct.Struct("<IIB")
+_ENTRY = struct.Struct("<IIBB")
 _MOST = 512
 
 #: Bytes of memory that it takes.
@@ -35,6 +35,15 @@ class Why(enum.IntEnum):
 
     INTERRUPT = 0  # its KeyboardInterrupt is its outcome
     CANCEL = 1  # it is cancelled
+
+
+class Outcome(enum.StrEnum):
+    """What became of the wish to interrupt what an engine runs."""
+
+    INTERRUPTED = "interrupted"
+    IDLE = "idle"  # nothing ran, or it came to its end by itself
+    GOES_ON = "goes on: cannot be interrupted here, use restart"
+    NOT_UP = "not up"  # there is no process, or it ended meanwhile
 
 
 class Interrupts:
@@ -57,7 +66,7 @@ class Interrupts:
         written, read = _COUNTS.unpack_from(self._memory, self._start)
         if not 0 <= written - read < _MOST:
             return False
-        _ENTRY.pack_into(self._memory, self._at(written), chunk, index, why)
+        _ENTRY.pack_into(self._memory, self._at(written), chunk, index, why, 0)
         # The count is written last: an entry counts once it is whole.
         _COUNT.pack_into(self._memory, self._start, written + 1)
         return True
@@ -67,10 +76,26 @@ class Interrupts:
         written, read = _COUNTS.unpack_from(self._memory, self._start)
         found = {}
         for number in range(max(read, written - _MOST), written):
-            chunk, index, why = _ENTRY.unpack_from(self._memory, self._at(number))
+            chunk, index, why, _ = _ENTRY.unpack_from(self._memory, self._at(number))
             found[chunk, index] = Why.CANCEL if why == Why.CANCEL else Why.INTERRUPT
         _COUNT.pack_into(self._memory, self._start + _COUNT.size, written)
         return found
+
+    def note(self, chunk: int, index: int) -> None:
+        """Note that a task is interrupted now."""
+        for number in self._entries():
+            found, at, why, _ = _ENTRY.unpack_from(self._memory, self._at(number))
+            if (found, at) == (chunk, index):
+                _ENTRY.pack_into(self._memory, self._at(number), chunk, index, why, 1)
+
+    def noted(self, chunk: int, index: int) -> bool:
+        """Tell whether a task was interrupted."""
+        entries = [_ENTRY.unpack_from(self._memory, self._at(number)) for number in self._entries()]
+        return any((found, at) == (chunk, index) and done for found, at, _, done in entries)
+
+    def _entries(self) -> range:
+        (written,) = _COUNT.unpack_from(self._memory, self._start)
+        return range(max(0, written - _MOST), written)
 
     def _at(self, number: int) -> int:
         return self._start + _COUNTS.size + number % _MOST * _ENTRY.size

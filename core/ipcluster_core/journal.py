@@ -162,6 +162,12 @@ class Journal:
             at += size if kept else 0
         return tuple(entries)
 
+    def running(self) -> tuple[int, int] | None:
+        """Return chunk and index of the task that runs; None between two tasks, or without any."""
+        heads = [_HEAD.unpack_from(self._map, base) for base in (0, HALF_BYTES)]
+        chunk, begun, finished = max((head for head in heads if head[0] != _NO_CHUNK), default=(0, 0, 0))
+        return (chunk, begun - 1) if begun > finished else None
+
     def close(self) -> None:
         """Give the memory back."""
         self._map.close()

@@ -37,7 +37,7 @@ from .actions import (
 from .adaptive import PATIENCE, Adaptive, Demand
 from .policy import STEADY_SECONDS, EnginePolicy, pause_after
 
-__all__ = ["ClusterLife", "Engine", "EngineState", "Limits", "limits_of"]
+__all__ = ["SERVING", "ClusterLife", "Engine", "EngineState", "Limits", "limits_of"]
 
 
 #: Seconds that an engine to be scaled away may go on with the tasks it has.
@@ -69,6 +69,10 @@ _COMING = frozenset({EngineState.STARTING, EngineState.RESTARTING})
 
 #: Engines that may yet come up.
 _HOPED_FOR = _COMING | {EngineState.WAITING}
+
+
+#: Engines that have registered and may run tasks.
+SERVING = frozenset({EngineState.UP, EngineState.RETIRING})
 
 
 @dataclass(slots=True)

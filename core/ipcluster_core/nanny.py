@@ -27,23 +27,22 @@ import logging
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from . import interrupts, process
-from .capture import Capture, Captures
+from .brood import Brood, Child
+from .capture import Captures
 from .errors import ClusterError
-from .forking import fork
 from .incarnation import LOG_FORMAT, forget, log_path, note, secret_of, tail_of, update
 from .interrupts import Why
-from .journal import Journal, make_memory
 from .link import Link, link_pair
 from .logs import PartHandler, open_log, redirect
 from .memory import MemoryWatch
 from .policy import policy_of
 from .process import Identity, describe_exit, end_all, identify, liveness
+from .pursuit import Pursuits, Target
 from .record import ClusterState, Ended, Job, Liveness, Record, title_of, utc_now
 from .segments import folder_of
 from .store import open_store
@@ -64,20 +63,6 @@ END_SECONDS = 10.0
 _PUMP_SECONDS = 0.02
 
 
-@dataclass(slots=True)
-class _Child:
-    """A process that was forked here. `name` is "controller", "broker" or "engine"."""
-
-    name: str
-    pid: int
-    engine: int = -1
-    capture: Capture | None = None
-    incarnation: int = 0
-    journal: Journal | None = None
-    kill_at: float | None = None
-    sentence: str = ""  # why it was killed here
-
-
 class Nanny:
     """The head job's nanny: root of one cluster's controller, broker and engines."""
 
@@ -88,7 +73,6 @@ class Nanny:
         self._title = title_of(self._tag)
         self._folder = str(boot["folder"])
         self._store = open_store(str(boot["store"]))
-        self._children: dict[int, _Child] = {}
         self._pid = os.getpid()
         self._links: dict[str, Link] = {}
         self._roles: dict[str, Callable[..., None]] = {}
@@ -96,6 +80,8 @@ class Nanny:
         self._over: Ended | None = None
         self._publisher = Publisher(self._folder, self._authorize, lambda: self._captures.drain())  # noqa: PLW0108 - made below
         self._captures = Captures(self._folder, self._publisher.publish)
+        self._brood = Brood(boot, self._captures)
+        self._pursuits = Pursuits()
 
     # life
 
@@ -159,8 +145,8 @@ class Nanny:
         broker, self._links["broker"] = link_pair()
         upper, lower = link_pair()
         roles, boot = self._roles, self._boot
-        self._fork("broker", lambda: roles["broker"](boot, broker, lower), keep=(broker.fileno(), lower.fileno()))
-        self._fork(
+        self._brood.fork("broker", lambda: roles["broker"](boot, broker, lower), keep=(broker.fileno(), lower.fileno()))
+        self._brood.fork(
             "controller",
             lambda: roles["controller"](boot, controller, upper),
             keep=(controller.fileno(), upper.fileno()),
@@ -188,6 +174,7 @@ class Nanny:
         while self._over is None:
             ready = {fd for fd, _ in poller.poll(self._wait_ms())}
             self._kill_late()
+            self._answer_pursuits()
             self._captures.serve()
             if self._publisher.fileno() in ready:
                 self._publisher.serve()
@@ -235,11 +222,7 @@ class Nanny:
 
     def _on_closed(self, name: str) -> None:
         """See to a part that closed its link: it is ending; say how, once the kernel knows."""
-        for child in [child for child in self._children.values() if child.name == name]:
-            process.wait_gone([identify(child.pid)], GRACE_SECONDS)
-            os.kill(child.pid, signal.SIGKILL)  # no effect on one that has ended and waits to be reaped
-            _, status = os.waitpid(child.pid, 0)
-            del self._children[child.pid]
+        for child, status in self._brood.collect_ending(name, GRACE_SECONDS):
             self._on_end(child, describe_exit(status))
 
     def _on_command(self, message: Mapping[str, Any]) -> None:
@@ -249,11 +232,15 @@ class Nanny:
             case "start":
                 self._start_engine(int(message["engine"]), int(message["incarnation"]))
             case "stop":
-                for child in self._engines([message["engine"]]):
+                for child in self._brood.engines([message["engine"]]):
                     child.kill_at = time.monotonic() + GRACE_SECONDS
-                    self._signal_group(child, signal.SIGTERM)
+                    child.signal_group(signal.SIGTERM)
             case "interrupt":
                 self._interrupt(message)
+            case "interrupt_running":
+                self._interrupt_running(message)
+            case "signal":
+                self._signal(message)
             case "end":
                 self._end(str(message["reason"]), str(message["by"]), str(message["tail"]))
             case other:
@@ -261,21 +248,35 @@ class Nanny:
 
     def _interrupt(self, message: Mapping[str, Any]) -> None:
         """Have an engine leave one task, if it has that one still."""
-        for child in self._engines([message["engine"]]):
+        for child in self._brood.engines([message["engine"]]):
             if child.incarnation == message["incarnation"] and child.journal is not None:
                 child.journal.interrupts.add(int(message["chunk"]), int(message["index"]), Why(message["why"]))
-                with suppress(ProcessLookupError):
-                    os.kill(child.pid, interrupts.SIGNAL)
+                child.signal(interrupts.SIGNAL)
+
+    def _interrupt_running(self, message: Mapping[str, Any]) -> None:
+        """Have engines leave what they run at this moment; who asked is answered when it is known what became of it."""
+        journals = {child.engine: child.journal for child in self._brood.engines(message["engines"])}
+        targets = [Target(engine, journals.get(engine)) for engine in message["engines"]]
+        running = self._pursuits.begin(int(message["request"]), targets, time.monotonic())
+        for child in self._brood.engines(running):
+            child.signal(interrupts.SIGNAL)
+        self._answer_pursuits()
+
+    def _answer_pursuits(self) -> None:
+        for request, outcomes in self._pursuits.settle(time.monotonic()).items():
+            self._answer(request, outcomes={str(engine): outcome for engine, outcome in sorted(outcomes.items())})
+
+    def _signal(self, message: Mapping[str, Any]) -> None:
+        """Signal the processes of engines, and nothing that they have started."""
+        found = self._brood.engines(message["engines"])
+        for child in found:
+            child.signal(int(message["signum"]))
+        self._answer(int(message["request"]), engines=sorted(child.engine for child in found))
+
+    def _answer(self, request: int, **content: Any) -> None:
+        self._links["controller"].send({"event": "answer", "request": request, "content": content})
 
     # processes
-
-    def _fork(self, name: str, role: Callable[[], None], keep: Iterable[int], engine: int = -1) -> _Child:
-        capture, out = self._captures.open(engine) if engine >= 0 else (None, open_log(log_path(self._folder, name)))
-        pid = fork(role, out, keep)
-        os.close(out)
-        child = _Child(name, pid, engine, capture)
-        self._children[pid] = child
-        return child
 
     def _authorize(self, shown: bytes) -> bool:
         """Tell whether a reader of output shows the secret."""
@@ -285,88 +286,34 @@ class Nanny:
             return False
 
     def _start_engine(self, engine: int, incarnation: int) -> None:
-        if self._boot["spec"]["start_method"] == "spawn":
-            child = self._spawn_engine(engine, incarnation)
-        else:
-            child = self._fork_engine(engine, incarnation)
-        child.incarnation = incarnation
+        child = self._brood.start_engine(self._roles["engine"], engine, incarnation)
         self._links["controller"].send(
             {"event": "started", "engine": engine, "incarnation": incarnation, "pid": child.pid}
         )
 
-    def _fork_engine(self, engine: int, incarnation: int) -> _Child:
-        journal, parent = Journal(), self._pid
-
-        def role() -> None:
-            process.die_with_parent(parent)
-            self._roles["engine"](self._boot, engine, incarnation, journal)
-
-        child = self._fork("engine", role, (), engine)
-        child.journal = journal
-        return child
-
-    def _spawn_engine(self, engine: int, incarnation: int) -> _Child:
-        memory, parent = make_memory(), self._pid
-        journal = Journal(memory)
-
-        def role() -> None:
-            process.die_with_parent(parent)
-            import tempfile
-
-            with tempfile.TemporaryFile() as file:
-                file.write(json.dumps(self._boot).encode())
-                file.seek(0)
-                os.dup2(file.fileno(), 0)
-            os.set_inheritable(memory, True)  # noqa: FBT003 - its own signature
-            arguments = ["-P", "-m", "ipcluster_core.engine", str(engine), str(incarnation), str(memory), str(parent)]
-            os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - no shell is wanted
-
-        child = self._fork("engine", role, (memory,), engine)
-        child.journal = journal
-        os.close(memory)
-        return child
-
-    def _engines(self, ids: Iterable[int] | None = None) -> list[_Child]:
-        wanted = None if ids is None else set(ids)
-        engines = [child for child in self._children.values() if child.name == "engine"]
-        return [child for child in engines if wanted is None or child.engine in wanted]
-
-    @staticmethod
-    def _signal_group(child: _Child, signum: int) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signum)
-
     def _wait_ms(self) -> float | None:
-        times = [child.kill_at for child in self._children.values()]
-        times += [self._captures.deadline(), self._memory.deadline(child.pid for child in self._engines())]
+        times = [child.kill_at for child in self._brood]
+        times += [self._captures.deadline(), self._pursuits.deadline(time.monotonic())]
+        times += [self._memory.deadline(child.pid for child in self._brood.engines())]
         due = [time for time in times if time is not None]
         return max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None
 
     def _kill_late(self) -> None:
         now = time.monotonic()
-        for child in self._children.values():
+        for child in self._brood:
             if child.kill_at is not None and now >= child.kill_at:
                 child.kill_at = None
-                self._signal_group(child, signal.SIGKILL)
-        for pid, why in self._memory.condemned([child.pid for child in self._engines()], now).items():
-            self._children[pid].sentence = why
-            self._signal_group(self._children[pid], signal.SIGKILL)
+                child.signal_group(signal.SIGKILL)
+        for pid, why in self._memory.condemned([child.pid for child in self._brood.engines()], now).items():
+            self._brood[pid].sentence = why
+            self._brood[pid].signal_group(signal.SIGKILL)
 
     def _reap(self) -> None:
-        """Collect what has ended: children, and orphans that came to this subreaper."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            child = self._children.pop(pid, None)
-            if child is not None:
-                self._on_end(child, describe_exit(status))
+        for child, status in self._brood.collect():
+            self._on_end(child, describe_exit(status))
 
-    def _on_end(self, child: _Child, cause: str) -> None:
-        tail = child.capture.finish() if child.capture else tail_of(log_path(self._folder, child.name))
+    def _on_end(self, child: Child, cause: str) -> None:
+        tail = self._brood.last_words(child)
         if self._over is not None:
             return
         if child.journal is None or child.capture is None:
@@ -387,18 +334,13 @@ class Nanny:
             sizes = [(done.status, -1 if done.payload is None else len(done.payload)) for done in part.finished]
             blob += b"".join(done.payload or b"" for done in part.finished)
             chunks.append({"chunk": part.chunk, "begun": part.begun, "finished": sizes})
+        self._pursuits.lost(child.journal)
         child.journal.close()
         self._links["broker"].send({**message, "chunks": chunks}, blob)
         # The next incarnation of the engine must find free what this one's children may still hold.
-        end_all(self._orphans, grace=0.0, timeout=END_SECONDS)
+        end_all(self._brood.orphans, grace=0.0, timeout=END_SECONDS)
         self._captures.close(child.capture)
         self._links["controller"].send(message)
-
-    def _orphans(self) -> list[int]:
-        """Return what dead engines left behind: strangers that came to this subreaper, and all below them."""
-        tags = {f"IPCLUSTER_ENGINE={child.engine}".encode() for child in self._engines()}
-        found = [pid for pid in process.children(self._pid) if pid not in self._children and not _carries(pid, tags)]
-        return found + [pid for orphan in found for pid in process.descendants(orphan)]
 
     # the end
 
@@ -412,13 +354,13 @@ class Nanny:
         ended = self._over or Ended("its nanny ended", utc_now(), "nanny")
         for link in self._links.values():
             link.send({"do": "end", "reason": ended.reason, "by": ended.by, "tail": ended.tail})
-        parts = {child.pid for child in self._children.values() if child.name != "engine"}
+        parts = {child.pid for child in self._brood if child.name != "engine"}
 
         def engines() -> list[int]:
             return [pid for pid in process.descendants(self._pid) if pid not in parts]
 
         end_all(engines, grace=GRACE_SECONDS, timeout=END_SECONDS, wait=self._wait_and_pump)
-        process.wait_gone([identify(pid) for pid in parts if pid in self._children], GRACE_SECONDS)
+        process.wait_gone([identify(pid) for pid in parts if pid in self._brood], GRACE_SECONDS)
         left = end_all(lambda: process.descendants(self._pid), grace=0.0, timeout=END_SECONDS)
         if left:
             ended = ended._replace(reason=f"{ended.reason}; could not be ended: {', '.join(map(str, left))}")
@@ -452,14 +394,6 @@ def _interrupt(signum: int, frame: object) -> None:  # noqa: ARG001 - as the sig
 
 def _wake_only(signum: int, frame: object) -> None:
     """Let the wake-up pipe tell of the signal, and nothing else."""
-
-
-def _carries(pid: int, variables: set[bytes]) -> bool:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return not variables.isdisjoint(file.read().split(b"\0"))
-    except OSError:
-        return False
 
 
 def main(boot: bytes, ready_fd: int) -> None:

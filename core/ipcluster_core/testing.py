@@ -29,6 +29,7 @@ from .controller import Controller
 from .engine import Engine
 from .errors import LaunchError
 from .incarnation import forget, update
+from .interrupts import Outcome
 from .journal import Journal
 from .launchers import REGISTERED
 from .link import link_pair
@@ -187,8 +188,18 @@ class _ThreadNanny(threading.Thread):
                 self._start_engine(int(message["engine"]), int(message["incarnation"]))
             case "stop":
                 self._stop_engine(int(message["engine"]))
+            case "interrupt":
+                pass  # a thread cannot be interrupted
+            case "interrupt_running":
+                outcomes = {str(engine): Outcome.GOES_ON for engine in message["engines"]}
+                self._answer(message, {"outcomes": outcomes})
+            case "signal":
+                self._answer(message, {"engines": []})
             case _:
                 self._over = self._over or Ended(message["reason"], utc_now(), message["by"], message["tail"])
+
+    def _answer(self, message: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+        self._controller.send({"event": "answer", "request": message["request"], "content": content})
 
     def _start_engine(self, number: int, incarnation: int) -> None:
         journal = Journal()

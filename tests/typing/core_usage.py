@@ -40,6 +40,9 @@ async def asynchronous() -> None:
     assert_type(await cluster.logs([0], tail=10), dict[str, str])
     assert_type(await cluster.events(tail=10), list[ClusterEvent])
     assert_type(await cluster.teardown(force=True), TeardownReport)
+    assert_type(await cluster.signal(10, engines=[3]), list[int])
+    assert_type(await cluster.interrupt("solver"), dict[int, str])
+    await cluster.restart(engines="solver")
     await cluster.scale(8, engines="default")
     await cluster.adapt(minimum=0, maximum=8, engines="default")
     async with Cluster("other", ClusterSpec(engines={"a": EngineSpec(n=1)})) as other:

@@ -67,3 +67,16 @@ def test_memory_that_user_code_wrote_over_harms_neither_side(garbage: bytes, at:
         assert len(page.take()) <= 512
         page.add(2, 2, Why.CANCEL)
         page.take()
+
+
+def test_what_was_interrupted_is_noted_for_the_nanny(page: tuple[Interrupts, Interrupts]) -> None:
+    """For the task that it was, and no other."""
+    nanny, engine = page
+    nanny.add(3, 1, Why.INTERRUPT)
+    nanny.add(3, 2, Why.INTERRUPT)
+    engine.take()
+    engine.note(3, 2)
+
+    assert nanny.noted(3, 2)
+    assert not nanny.noted(3, 1)
+    assert not nanny.noted(4, 2)

@@ -211,3 +211,18 @@ def test_the_counts_of_a_journal_that_was_written_over_are_not_believed(journal:
     journal._map[13:17] = b"\xf0" * 4
 
     assert journal.read() == [Progress(0, 1, ())]
+
+
+def test_journal_tells_which_task_runs(journal: Journal) -> None:
+    """None before the first, between two, and after the last."""
+    found = [journal.running()]
+    for chunk in (1, 2):
+        journal.open_chunk(chunk)
+        for index in range(2):
+            found.append(journal.running())
+            journal.begin(index)
+            found.append(journal.running())
+            journal.finish(0, b"")
+    found.append(journal.running())
+
+    assert found == [None, None, (1, 0), None, (1, 1), None, (2, 0), None, (2, 1), None]

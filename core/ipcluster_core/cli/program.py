@@ -102,6 +102,10 @@ def _timeout(seconds: float | None) -> _Argument:
     return _arg("--timeout", type=float, default=seconds, metavar="SECONDS")
 
 
+_ENGINES_OR_SET = (_NAME, _ENGINES, _arg("--engines", metavar="SET", help="this engine set"))
+
+_SIGNAL = (_NAME, _arg("signal", help="SIGUSR1, USR1 or 10"), *_ENGINES_OR_SET[1:])
+
 _CREATE = (
     _NAME,
     _arg("-n", type=int, help="number of engines (default 2)"),
@@ -194,7 +198,9 @@ _VERBS: tuple[tuple[str, _Verb, str, tuple[_Argument, ...]], ...] = (
     ("wait", single.wait, "Wait until engines are up.", _WAIT),
     ("scale", single.scale, "Set the number of engines.", _SCALE),
     ("adapt", single.adapt, "Have the number of engines follow the load.", _ADAPT),
-    ("restart", single.restart, "Start engines anew under their ids.", (_NAME, _ENGINES, _timeout(60.0))),
+    ("restart", single.restart, "Start engines anew under their ids.", (*_ENGINES_OR_SET, _timeout(60.0))),
+    ("signal", single.signal, "Send a signal to engines, for example SIGUSR1.", _SIGNAL),
+    ("interrupt", single.interrupt, "Interrupt what engines run at this moment.", _ENGINES_OR_SET),
     ("run", single.run, "Run module:function, or a command given after --, on an engine.", _RUN),
     ("cancel", single.cancel, "Cancel tasks by id, queued or running.", _CANCEL),
     ("logs", single.logs, "Show what the parts of a cluster wrote.", _LOGS),

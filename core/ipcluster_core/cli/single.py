@@ -20,7 +20,21 @@ if TYPE_CHECKING:
     from ..manager import ClusterSummary
     from ..status import ClusterStatus
 
-__all__ = ["adapt", "cancel", "create", "events", "handle", "logs", "restart", "run", "scale", "status", "wait"]
+__all__ = [
+    "adapt",
+    "cancel",
+    "create",
+    "events",
+    "handle",
+    "interrupt",
+    "logs",
+    "restart",
+    "run",
+    "scale",
+    "signal",
+    "status",
+    "wait",
+]
 
 
 def _connect(options: argparse.Namespace) -> Cluster:
@@ -181,9 +195,45 @@ def cancel(options: argparse.Namespace) -> int:
 
 def restart(options: argparse.Namespace) -> int:
     """Start engines anew under their ids."""
-    _connect(options).restart_sync(options.engine, timeout=options.timeout)
-    print(f"{options.name}: restarted {'all engines' if options.engine is None else options.engine}")
+    engines = _engines(options)
+    _connect(options).restart_sync(engines, timeout=options.timeout)
+    print(f"{options.name}: restarted {'all engines' if engines is None else engines}")
     return Exit.OK
+
+
+def _engines(options: argparse.Namespace) -> str | list[int] | None:
+    """Return the engines that are meant: ids, a set's name, or all."""
+    if options.engine is not None and options.engines is not None:
+        raise ValueError("give --engine or --engines, not both")
+    return options.engine if options.engines is None else str(options.engines)
+
+
+def signal(options: argparse.Namespace) -> int:
+    """Send a signal to engines."""
+    number = _signal_number(options.signal)
+    reached = _connect(options).signal_sync(number, _engines(options))
+    print(f"{options.name}: signal {number} sent to engines {reached}")
+    return Exit.OK
+
+
+def _signal_number(text: str) -> int:
+    import signal as signals
+
+    if text.isdecimal():
+        return int(text)
+    name = text.upper()
+    found = getattr(signals, name if name.startswith("SIG") else f"SIG{name}", None)
+    if not isinstance(found, signals.Signals):
+        raise ValueError(f"there is no signal {text!r}")  # noqa: TRY004 - a name that a person typed
+    return int(found)
+
+
+def interrupt(options: argparse.Namespace) -> int:
+    """Interrupt what engines run; fails when something goes on."""
+    outcomes = _connect(options).interrupt_sync(_engines(options))
+    for engine, outcome in outcomes.items():
+        print(f"[{engine}] {outcome}")
+    return Exit.FAILED if any(outcome.startswith("goes on") for outcome in outcomes.values()) else Exit.OK
 
 
 def run(options: argparse.Namespace) -> int:

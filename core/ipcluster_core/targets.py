@@ -1,0 +1,46 @@
+"""Which engines a verb is for: all, some by id, or a set by name. Pure, so that each mistake has its message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .errors import ClusterError
+from .lifecycle import ClusterLife
+
+__all__ = ["choose"]
+
+
+def choose(life: ClusterLife, engines: str | Sequence[int] | None, title: str) -> list[int]:
+    """Return the ids of the engines that are meant.
+
+    Parameters
+    ----------
+    life
+        The cluster's.
+    engines
+        Ids; or the name of a set; or None for all.
+    title
+        How messages name the cluster.
+
+    Returns
+    -------
+    list of int
+        In the order given, else sorted.
+
+    Raises
+    ------
+    ClusterError
+        There is no such engine or set; the message names those that there are.
+    """
+    if engines is None:
+        return sorted(life.engines)
+    if isinstance(engines, str):
+        if engines not in life.sets:
+            known = ", ".join(sorted(life.sets))
+            raise ClusterError(f"{title} has no engine set {engines!r}; it has: {known}")
+        return sorted(engine.id for engine in life.engines.values() if engine.set == engines)
+    wanted = [int(engine) for engine in engines]
+    unknown = [engine for engine in wanted if engine not in life.engines]
+    if unknown:
+        raise ClusterError(f"{title} has no engine {unknown}; it has: {sorted(life.engines)}")
+    return wanted
