@@ -200,8 +200,9 @@ class Broker:
                 self._controller.send(reply)
             case "restart":
                 engine = int(message["engine"])
-                self._scheduler.suspend(engine)
-                self._leaving[engine] = "it was restarted on request"
+                if engine in self._seats:  # the nanny, which was told after this was sent, may have been quicker
+                    self._scheduler.suspend(engine)
+                    self._leaving[engine] = "it was restarted on request"
             case "drop":
                 engine, why = int(message["engine"]), str(message["why"])
                 self._known.discard(engine)

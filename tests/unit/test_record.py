@@ -99,7 +99,7 @@ DAMAGES: list[tuple[str, Any, str]] = [
     ("name", "../a", "cannot name a cluster"),
     ("uid", "a/b", "uid is 'a/b'"),
     ("claims", {"run-1": "4"}, "claims is"),
-    ("creator", {**NANNY, "pid": "7"}, "a process is"),
+    ("creator", {**NANNY, "pid": "7"}, "of its creator is"),
     ("creator", {"host": "h"}, "'boot'"),
     ("jobs", [{"launcher": "local", "reference": {}, "nanny": [7]}], "list indices"),
     ("surprise", 1, "unexpected keyword argument 'surprise'"),
