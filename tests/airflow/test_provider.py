@@ -16,6 +16,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.providers_manager import ProvidersManager
 
+import ipcluster_core
 from airflow_ipcluster import ClusterHook, CreateClusterOperator
 from airflow_ipcluster.get_provider_info import get_provider_info
 from ipcluster_core import Cluster, ClusterSpec
@@ -52,7 +53,7 @@ def test_the_description_has_the_version_of_the_project() -> None:
     """It is written twice, since the description reads no file."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
-    assert get_provider_info()["versions"][0] == project["version"]
+    assert get_provider_info()["versions"][0] == ipcluster_core.__version__
     assert get_provider_info()["package-name"] == project["name"]
 
 
