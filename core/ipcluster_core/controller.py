@@ -45,6 +45,9 @@ logger = logging.getLogger("ipcluster.controller")
 #: Longest time to wait, in seconds: epoll_wait(2) takes an int of ms. When it is over, the loop goes round again.
 _LONGEST_WAIT = 1e6
 
+#: Engines that a set may have: a slip of the finger must not have the controller count to a thousand millions.
+_MOST_ENGINES = 10_000
+
 #: Seconds for those who asked to take the last answers.
 _LINGER = 0.2
 
@@ -341,8 +344,8 @@ class Controller:
         if name not in self._life.sets:
             known = ", ".join(sorted(self._life.sets))
             raise errors.ClusterError(f"{self._title} has no engine set {name!r}; it has: {known}")
-        if n < 0:
-            raise errors.ClusterError("the number of engines cannot be negative")
+        if not 0 <= n <= _MOST_ENGINES:
+            raise errors.ClusterError(f"the number of engines is from 0 to {_MOST_ENGINES}, not {n}")
         logger.info("%s: set %s scales from %d to %d", self._title, name, self._life.sets[name], n)
         self._perform(self._life.scale(name, n, time.monotonic()))
         update(self._store, self._tag, lambda record: record._replace(sets=self._life.sets))
