@@ -32,7 +32,7 @@ KEY = bytes(range(16))
 PATIENCE = 10.0
 
 #: What JSON can hold and nobody expects.
-HOSTILE = st.one_of(
+HOSTILE: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from([True, -1, 1.5, 2**63, 2**64, 2**200, 1e308, float("inf"), float("-inf"), float("nan")]),
     st.sampled_from(["", "\ud800", "a/b", "client", "engine", "x" * 500, "00" * 16]),
     st.sampled_from([None, [], {}, [[[]]], [None], {"a": []}, ["x-1"], ["-"], [2**70]]),

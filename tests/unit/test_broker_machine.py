@@ -439,8 +439,8 @@ class Board(RuleBasedStateMachine):
         """When all is done and all are gone, nothing is left of anything."""
         for engine in list(self.engines.values()):
             self.die(engine, 0, 0)  # those that were to go get nothing more
-        for engine in range(3):
-            self.engine_comes(engine)
+        for number in range(3):
+            self.engine_comes(number)
         for _ in range(10_000):
             busy = [engine for engine in self.engines.values() if engine.chunks]
             if not busy:
