@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import leaks
 
 leaks.mark_run()
+
+# A run of CI that fails can be repeated, and is not slowed down into a failure by a busy machine.
+settings.register_profile("ci", derandomize=True, database=None, deadline=None)
+if "CI" in os.environ:
+    settings.load_profile("ci")
 
 
 @pytest.fixture

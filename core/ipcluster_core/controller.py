@@ -51,6 +51,9 @@ logger = logging.getLogger("ipcluster.controller")
 #: Longest time to wait, in seconds: epoll_wait(2) takes an int of ms. When it is over, the loop goes round again.
 _LONGEST_WAIT = 1e6
 
+#: Engines that a set may have: a slip of the finger must not have the controller count to a thousand millions.
+_MOST_ENGINES = 10_000
+
 #: Seconds for those who asked to take the last answers.
 _LINGER = 0.2
 
@@ -367,8 +370,8 @@ class Controller:
 
     def _on_scale(self, client: int, request: Mapping[str, Any]) -> None:
         name, n = self._set_of(request), int(request["n"])
-        if n < 0:
-            raise errors.ClusterError("the number of engines cannot be negative")
+        if not 0 <= n <= _MOST_ENGINES:
+            raise errors.ClusterError(f"the number of engines is from 0 to {_MOST_ENGINES}, not {n}")
         logger.info("%s: set %s scales from %d to %d", self._title, name, self._life.sets[name], n)
         self._note(EventKind.SCALED, f"set {name!r} scales from {self._life.sets[name]} to {n} engines")
         self._perform(self._life.scale(name, n, time.monotonic()))

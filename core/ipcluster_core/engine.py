@@ -131,7 +131,8 @@ class Engine:
         elif kind is Kind.VALUE:
             value = wire.Value.decode(frames)
             buffers: Sequence[Buffer] = ()
-            with suppress(OSError):  # without its buffers it cannot be made: then that is the error of the task
+            # Without its buffers it cannot be made: then that is the error of the tasks that use it.
+            with suppress(OSError, ValueError, LookupError, TypeError, OverflowError):
                 buffers = self._reader.load(value.buffers, release=False)
             refs.keep(value.key, bytes(value.blob), buffers)
         elif kind is Kind.DROP:
