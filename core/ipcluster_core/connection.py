@@ -235,6 +235,8 @@ class Connection:
         outcomes = dict(zip(tasks, self._ask(timeout, about="cancel", tasks=tasks)["outcomes"], strict=True))
         asked = {task: self.fetch(task) for task, outcome in outcomes.items() if outcome == CancelOutcome.ASKED}
         concurrent.futures.wait(asked.values(), max(0.0, deadline - time.monotonic()))
+        for future in asked.values():
+            self._futures.pop(future.number, None)  # nobody waits for it any more, nor does `close`
         return {
             task: asked[task].cancelled() if task in asked else outcome == CancelOutcome.DONE
             for task, outcome in outcomes.items()
