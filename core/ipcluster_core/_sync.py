@@ -18,6 +18,8 @@ from collections.abc import Callable, Coroutine
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from .guardian import heed_sigterm
+
 __all__ = ["THREAD_NAME", "run", "stop", "synced", "synced_class"]
 
 P = ParamSpec("P")
@@ -58,6 +60,7 @@ class _Background:
             if self._loop is None or self._owner != os.getpid():
                 # After a fork the thread is gone and the parent's loop must not be touched.
                 self._loop, self._owner = asyncio.new_event_loop(), os.getpid()
+                heed_sigterm()
                 workers = concurrent.futures.ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"{THREAD_NAME}-worker")
                 self._loop.set_default_executor(workers)
                 self._thread = threading.Thread(target=self._loop.run_forever, name=THREAD_NAME, daemon=True)

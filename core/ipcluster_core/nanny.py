@@ -34,7 +34,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from . import interrupts, process
+from . import descriptors, interrupts, process
 from .capture import Capture, Captures
 from .errors import ClusterError
 from .forking import fork
@@ -91,6 +91,7 @@ class Nanny:
         self._store = open_store(str(boot["store"]))
         self._children: dict[int, _Child] = {}
         self._pid = os.getpid()
+        self._soft_limit = descriptors.raise_limit()
         self._links: dict[str, Link] = {}
         self._roles: dict[str, Callable[..., None]] = {}
         self._memory = MemoryWatch(policy_of(boot["spec"]))
@@ -272,8 +273,14 @@ class Nanny:
 
     def _fork(self, name: str, role: Callable[[], None], keep: Iterable[int], engine: int = -1) -> _Child:
         capture, out = self._captures.open(engine) if engine >= 0 else (None, open_log(log_path(self._folder, name)))
-        pid = fork(role, out, keep)
-        os.close(out)
+        try:
+            pid = fork(role, out, keep)
+        except OSError:
+            if capture is not None:
+                self._captures.close(capture)
+            raise
+        finally:
+            os.close(out)
         child = _Child(name, pid, engine, capture)
         self._children[pid] = child
         return child
@@ -286,20 +293,24 @@ class Nanny:
             return False
 
     def _start_engine(self, engine: int, incarnation: int) -> None:
-        if self._boot["spec"]["start_method"] == "spawn":
-            child = self._spawn_engine(engine, incarnation)
-        else:
-            child = self._fork_engine(engine, incarnation)
+        spawns = self._boot["spec"]["start_method"] == "spawn"
+        who = {"engine": engine, "incarnation": incarnation}
+        try:
+            descriptors.keep_some()
+            child = self._spawn_engine(engine, incarnation) if spawns else self._fork_engine(engine, incarnation)
+        except OSError as error:  # no descriptor, no process, no memory is to be had
+            cause = {"cause": f"it cannot be started: {error}", "tail": "", "farewell": ""}
+            self._links["controller"].send({"event": "died", **who, **cause})
+            return
         child.incarnation = incarnation
-        self._links["controller"].send(
-            {"event": "started", "engine": engine, "incarnation": incarnation, "pid": child.pid}
-        )
+        self._links["controller"].send({"event": "started", **who, "pid": child.pid})
 
     def _fork_engine(self, engine: int, incarnation: int) -> _Child:
         journal, parent = Journal(), self._pid
 
         def role() -> None:
             process.die_with_parent(parent)
+            descriptors.lower_limit(self._soft_limit)
             self._roles["engine"](self._boot, engine, incarnation, journal)
 
         child = self._fork("engine", role, (), engine)
@@ -312,6 +323,7 @@ class Nanny:
 
         def role() -> None:
             process.die_with_parent(parent)
+            descriptors.lower_limit(self._soft_limit)
             with tempfile.TemporaryFile() as file:
                 file.write(json.dumps(self._boot).encode())
                 file.seek(0)

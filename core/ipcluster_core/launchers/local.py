@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from .. import descriptors, guardian
 from ..errors import LaunchError
 from ..incarnation import log_path, tail_of
 from ..process import STORE_VARIABLE, TAG_VARIABLE, Identity, end_all, liveness, send_signal, tagged, wait_gone
@@ -46,6 +47,7 @@ class LocalLauncher:
     def _start(self, boot: Mapping[str, Any], timeout: float) -> Mapping[str, Any]:
         folder, tag = str(boot["folder"]), str(boot["tag"])
         deadline = time.monotonic() + timeout
+        descriptors.require(title_of(tag), sum(boot["sets"].values()), boot["spec"]["start_method"])
         read, write = os.pipe2(os.O_CLOEXEC)
         python = str(boot["python"] or sys.executable)
         # -P keeps the working folder off sys.path while our own modules are imported.
@@ -76,6 +78,7 @@ class LocalLauncher:
             ready, _, _ = select.select([read], [], [], max(0.0, deadline - time.monotonic()))
             said = os.read(read, 4096).decode() if ready else ""
             if said == "ready":
+                guardian.adopt(tag)
                 return {}
             if said:
                 raise LaunchError(f"{title_of(tag)} could not be started: {said}")
