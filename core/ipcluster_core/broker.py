@@ -224,13 +224,13 @@ class Broker:
         """Take what a partner has sent; return whether there was anything."""
         try:
             messages = self._hub.receive(partner)
-        except EOFError:
+        except (EOFError, ValueError) as error:
+            if isinstance(error, ValueError):
+                logger.warning("a partner is cut off: %s", error)
             self._partner_gone(partner)
             return False
-        except ValueError as error:
-            logger.warning("a partner is cut off: %s", error)
-            self._partner_gone(partner)
-            return False
+        if not messages and partner in self._clients:  # a part of one has come
+            self._report.touch(time.monotonic())
         for frames in messages:
             try:
                 self._on_message(partner, frames)

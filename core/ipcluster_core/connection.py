@@ -42,6 +42,9 @@ _CANCEL_SECONDS = 10.0
 #: Seconds that `cancel` waits for a running task to come to its end. Not long: an event loop may be waiting for this.
 _LEAVE_SECONDS = 1.0
 
+#: Seconds for the broker to say what keeps results from coming.
+_WHY_SECONDS = 1.0
+
 #: Milliseconds after which the I/O thread looks by itself: a signal handler may raise just before a caller wakes it.
 _LONGEST_SLEEP_MS = 1000
 
@@ -207,6 +210,13 @@ class Connection:
         """Return the ids of the engines that are up."""
         self.check()
         return list(self._ask(timeout, about="engines")["engines"])
+
+    def why_late(self) -> str:
+        """Say what is known to keep results from coming, in words to follow others; empty when nothing is."""
+        with suppress(errors.ClusterError, RuntimeError):
+            if not self.ask_engines(_WHY_SECONDS):
+                return ": no engine is up (scale it, or see its status)"
+        return ""
 
     def _ask(self, timeout: float, **question: Any) -> Mapping[str, Any]:
         number = next(self._number)

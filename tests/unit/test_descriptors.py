@@ -14,7 +14,7 @@ from ipcluster_core.descriptors import keep_some, lower_limit, raise_limit, requ
 
 @pytest.fixture
 def limits() -> Iterator[tuple[int, int]]:
-    """This process's limits, put back at the end."""
+    """The limits of this process, put back at the end."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield soft, hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
