@@ -25,6 +25,12 @@ __all__ = ["LocalLauncher", "clean_environment"]
 #: Variables of the workflow engines: they configure (and may unlock) the step, and are not for user code on engines.
 _WORKFLOW_PREFIXES = ("AIRFLOW", "PREFECT", "_AIRFLOW")
 
+#: The oldest Python that runs a cluster; one that is older does not even know our options.
+_OLDEST = (3, 11)
+
+#: Seconds for an interpreter that cannot run a cluster to say its version.
+_VERSION_SECONDS = 5.0
+
 #: Longest that a thread waits for a process: one whose wait was cancelled cannot be told, and holds up the exit.
 _SLICE_SECONDS = 0.1
 
@@ -35,6 +41,16 @@ def clean_environment(tag: str, store: str) -> dict[str, str]:
     # A virtual environment's marker of this process must not redirect another interpreter.
     kept.pop("__PYVENV_LAUNCHER__", None)
     return {**kept, TAG_VARIABLE: tag, STORE_VARIABLE: store}
+
+
+def _version_of(python: str) -> tuple[int, ...] | None:
+    """Return the version of an interpreter; None if it does not say."""
+    command = [python, "-c", "import sys; print(*sys.version_info[:3])"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=True, timeout=_VERSION_SECONDS)
+        return tuple(map(int, done.stdout.split()))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
 
 
 class LocalLauncher:
@@ -90,6 +106,10 @@ class LocalLauncher:
             os.close(read)
         output = tail_of(log_path(folder, "nanny"))
         what = "ended before it was ready" if ready else f"was not ready within {timeout:g} s"
+        version = _version_of(python) if ready else None
+        if version is not None and version < _OLDEST:
+            has, needs = (".".join(map(str, numbers)) for numbers in (version, _OLDEST))
+            raise LaunchError(f"{title_of(tag)} needs Python {needs} or newer, and {python} is Python {has}")
         raise LaunchError(f"the nanny of {title_of(tag)} ({python}) {what}; its last output:\n{output or '(none)'}")
 
     def poll(self, job: Job) -> Liveness:
