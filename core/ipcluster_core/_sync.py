@@ -13,9 +13,12 @@ import contextlib
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from .guardian import heed_sigterm
 
 __all__ = ["THREAD_NAME", "run", "stop", "synced", "synced_class"]
 
@@ -57,6 +60,7 @@ class _Background:
             if self._loop is None or self._owner != os.getpid():
                 # After a fork the thread is gone and the parent's loop must not be touched.
                 self._loop, self._owner = asyncio.new_event_loop(), os.getpid()
+                heed_sigterm()
                 workers = concurrent.futures.ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"{THREAD_NAME}-worker")
                 self._loop.set_default_executor(workers)
                 self._thread = threading.Thread(target=self._loop.run_forever, name=THREAD_NAME, daemon=True)
@@ -69,7 +73,7 @@ class _Background:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None or self._owner != os.getpid():
             return
-        asyncio.run_coroutine_threadsafe(_wind_up(loop), loop).result()
+        _result_despite_interrupts(asyncio.run_coroutine_threadsafe(_wind_up(loop), loop))
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -77,6 +81,8 @@ class _Background:
 
 async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
     """Do what `asyncio.run` does at its end."""
+    # Whoever was cancelled before may wait for a clean-up, which is not to be cut short.
+    await _wait_for_cancelled()
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -118,21 +124,24 @@ def run(coroutine: Coroutine[Any, Any, R]) -> R:
         if not future.done():
             future.cancel()
             # The wrapped future is marked cancelled at once; the clean-up is over when the loop has run it.
-            _drain()
+            _result_despite_interrupts(asyncio.run_coroutine_threadsafe(_wait_for_cancelled(), _background.loop()))
         del future  # no cycle of an exception and this frame
 
 
-def _drain() -> None:
-    """Wait, for a bounded time, until the loop has worked off what was just cancelled."""
+async def _wait_for_cancelled() -> None:
+    """Wait, for a bounded time, until the loop has worked off what was cancelled."""
+    me = asyncio.current_task()
+    cancelled = [task for task in asyncio.all_tasks() if task is not me and task.cancelling()]
+    if cancelled:
+        await asyncio.wait(cancelled, timeout=_CLEANUP_TIMEOUT)
 
-    async def settled() -> None:
-        me = asyncio.current_task()
-        cancelled = [task for task in asyncio.all_tasks() if task is not me and task.cancelling()]
-        if cancelled:
-            await asyncio.wait(cancelled, timeout=_CLEANUP_TIMEOUT)
 
-    with contextlib.suppress(concurrent.futures.TimeoutError):
-        asyncio.run_coroutine_threadsafe(settled(), _background.loop()).result(_CLEANUP_TIMEOUT + 1)
+def _result_despite_interrupts(future: concurrent.futures.Future[None]) -> None:
+    """Wait for a clean-up, for a bounded time; whoever presses Ctrl-C again gets it no sooner, but whole."""
+    deadline = time.monotonic() + 2 * _CLEANUP_TIMEOUT + 1
+    while not future.done() and (left := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(KeyboardInterrupt, concurrent.futures.TimeoutError):
+            future.result(left)
 
 
 class synced(Generic[S, P, R]):  # noqa: N801 - reads as a decorator does

@@ -199,10 +199,7 @@ class Broker:
                 reply = {"event": "retired", "set": message["set"], "asked": message["count"], "engines": chosen}
                 self._controller.send(reply)
             case "restart":
-                engine = int(message["engine"])
-                if engine in self._seats:  # the nanny, which was told after this was sent, may have been quicker
-                    self._scheduler.suspend(engine)
-                    self._leaving[engine] = "it was restarted on request"
+                self._suspend(int(message["engine"]))
             case "drop":
                 engine, why = int(message["engine"]), str(message["why"])
                 self._known.discard(engine)
@@ -219,19 +216,25 @@ class Broker:
             case other:
                 logger.error("unknown command %r from the controller", other)
 
+    def _suspend(self, engine: int) -> None:
+        """Give nothing more to an engine that is restarted; its nanny, though told later, may have been quicker."""
+        if engine in self._seats:
+            self._scheduler.suspend(engine)
+            self._leaving[engine] = "it was restarted on request"
+
     # from clients and engines
 
     def _hear(self, partner: int) -> bool:
         """Take what a partner has sent; return whether there was anything."""
         try:
             messages = self._hub.receive(partner)
-        except EOFError:
+        except (EOFError, ValueError) as error:
+            if isinstance(error, ValueError):
+                logger.warning("a partner is cut off: %s", error)
             self._partner_gone(partner)
             return False
-        except ValueError as error:
-            logger.warning("a partner is cut off: %s", error)
-            self._partner_gone(partner)
-            return False
+        if not messages and partner in self._clients:  # a part of one has come
+            self._report.touch(time.monotonic())
         for frames in messages:
             try:
                 self._on_message(partner, frames)

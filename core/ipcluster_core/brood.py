@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from . import process
+from . import descriptors, process
 from .capture import Capture, Captures
 from .forking import fork
 from .incarnation import log_path, tail_of
@@ -64,6 +64,7 @@ class Brood:
         self._folder = str(boot["folder"])
         self._captures = captures
         self._pid = os.getpid()
+        self._soft_limit = descriptors.raise_limit()
         self._children: dict[int, Child] = {}
 
     def __iter__(self) -> Iterator[Child]:
@@ -80,13 +81,20 @@ class Brood:
     def fork(self, name: str, role: Callable[[], None], keep: Iterable[int], engine: int = -1) -> Child:
         """Run a role in a child; an engine's output is captured, another part's goes to its log."""
         capture, out = self._captures.open(engine) if engine >= 0 else (None, open_log(log_path(self._folder, name)))
-        pid = fork(role, out, keep)
-        os.close(out)
+        try:
+            pid = fork(role, out, keep)
+        except OSError:
+            if capture is not None:
+                self._captures.close(capture)
+            raise
+        finally:
+            os.close(out)
         child = self._children[pid] = Child(name, pid, engine, capture)
         return child
 
     def start_engine(self, role: Callable[..., None], engine: int, incarnation: int) -> Child:
-        """Start an engine, in the way that the spec says."""
+        """Start an engine, in the way that the spec says; OSError when the system has not what it needs."""
+        descriptors.keep_some()
         if self._boot["spec"]["start_method"] == "spawn":
             child = self._spawn_engine(engine, incarnation)
         else:
@@ -99,6 +107,7 @@ class Brood:
 
         def be_engine() -> None:
             process.die_with_parent(parent)
+            descriptors.lower_limit(self._soft_limit)
             role(self._boot, engine, incarnation, journal)
 
         child = self.fork("engine", be_engine, (), engine)
@@ -111,6 +120,7 @@ class Brood:
 
         def be_engine() -> None:
             process.die_with_parent(parent)
+            descriptors.lower_limit(self._soft_limit)
             import tempfile
 
             with tempfile.TemporaryFile() as file:

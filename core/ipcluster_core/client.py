@@ -235,7 +235,8 @@ class Client(concurrent.futures.Executor):
         except TimeoutError:
             if future.done():
                 raise  # the task's own
-            raise errors.ClusterTimeout(f"results of cluster {self.name!r} did not come in time") from None
+            why = self._connection.why_late()
+            raise errors.ClusterTimeout(f"results of cluster {self.name!r} did not come in time{why}") from None
 
     def run(
         self,

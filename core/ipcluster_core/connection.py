@@ -24,6 +24,7 @@ from .futures import TaskFuture
 from .greeting import join
 from .outbox import Farewell, Lease, Options, Outbox, Question, Statement, Task, fits
 from .outcomes import settle
+from .process import own
 from .recent import Recent
 from .record import Record
 from .refs import Ref
@@ -41,6 +42,9 @@ _CANCEL_SECONDS = 10.0
 #: Seconds that `cancel` waits for a running task to come to its end. Not long: an event loop may be waiting for this.
 _LEAVE_SECONDS = 1.0
 
+#: Seconds for the broker to say what keeps results from coming.
+_WHY_SECONDS = 1.0
+
 #: Milliseconds after which the I/O thread looks by itself: a signal handler may raise just before a caller wakes it.
 _LONGEST_SLEEP_MS = 1000
 
@@ -54,22 +58,12 @@ _NO_REFS: frozenset[bytes] = frozenset()
 _MOST_FUNCTIONS = 256
 
 
-class _Process:
-    """Keeps the pid of this process, to be read without a system call for each task."""
-
-    pid = os.getpid()
-
-
-_process = _Process()
-os.register_at_fork(after_in_child=lambda: setattr(_process, "pid", os.getpid()))
-
-
 class Connection:
     """The socket, its I/O thread, and the futures that wait for results; shared by all views of a client."""
 
     def __init__(self, store: Store, record: Record, timeout: float, *, check_versions: bool = True) -> None:
         self.store, self.record = store, record
-        self.pid = _process.pid
+        self.pid = own.pid
         self.uid = os.urandom(6).hex()
         self._outbox = Outbox()
         self._futures: dict[int, TaskFuture[Any]] = {}
@@ -147,7 +141,7 @@ class Connection:
         return [bytes(buffer) if isinstance(buffer, memoryview) else buffer for buffer in self._pool.share(raw)]
 
     def _drop(self, key: bytes) -> None:
-        if self.pid == _process.pid and self._over is None and not self._closing:
+        if self.pid == own.pid and self._over is None and not self._closing:
             self._put(Statement(wire.Drop(key)))
 
     def _function(self, function: Callable[..., Any]) -> tuple[bytes, bytes]:
@@ -191,7 +185,7 @@ class Connection:
 
     def check(self) -> None:
         """Raise unless new work can be taken."""
-        if self.pid != _process.pid:
+        if self.pid != own.pid:
             raise RuntimeError("a Client cannot be used after a fork: connect again in the new process")
         if self._closing:
             raise RuntimeError("cannot submit after shutdown")
@@ -211,6 +205,13 @@ class Connection:
         """Return the ids of the engines that are up."""
         self.check()
         return list(self._ask(timeout, about="engines")["engines"])
+
+    def why_late(self) -> str:
+        """Say what is known to keep results from coming, in words to follow others; empty when nothing is."""
+        with suppress(errors.ClusterError, RuntimeError):
+            if not self.ask_engines(_WHY_SECONDS):
+                return ": no engine is up (scale it, or see its status)"
+        return ""
 
     def _ask(self, timeout: float, **question: Any) -> Mapping[str, Any]:
         number = next(self._number)
@@ -239,6 +240,8 @@ class Connection:
         outcomes = dict(zip(tasks, self._ask(timeout, about="cancel", tasks=tasks)["outcomes"], strict=True))
         asked = {task: self.fetch(task) for task, outcome in outcomes.items() if outcome == CancelOutcome.ASKED}
         concurrent.futures.wait(asked.values(), max(0.0, deadline - time.monotonic()))
+        for future in asked.values():
+            self._futures.pop(future.number, None)  # nobody waits for it any more, nor does `close`
         return {
             task: asked[task].cancelled() if task in asked else outcome == CancelOutcome.DONE
             for task, outcome in outcomes.items()
@@ -246,7 +249,7 @@ class Connection:
 
     def cancel(self, future: TaskFuture[Any]) -> bool:
         """Cancel a task of this client, also a running one."""
-        if self._over is not None or self.pid != _process.pid:
+        if self._over is not None or self.pid != own.pid:
             return False
         answer: concurrent.futures.Future[CancelOutcome] = concurrent.futures.Future()
         self._put(Question(future.number, wire.Cancel(future.number, running=True), answer))
@@ -262,7 +265,7 @@ class Connection:
 
     def cancel_all(self, futures: Iterable[TaskFuture[Any]]) -> None:
         """Cancel many tasks that no engine has been given yet, with one wait for all answers."""
-        if self._over is not None or self.pid != _process.pid:
+        if self._over is not None or self.pid != own.pid:
             return
         answers: list[concurrent.futures.Future[CancelOutcome]] = []
         for future in [future for future in futures if not future.done()]:
@@ -273,7 +276,7 @@ class Connection:
 
     def close(self, *, wait: bool, cancel: bool) -> None:
         """Take no new work; with `wait`, return when all results are here. What was sent goes on in any case."""
-        if self.pid != _process.pid or self not in _open:
+        if self.pid != own.pid or self not in _open:
             return
         if cancel:
             self.cancel_all(list(self._futures.values()))

@@ -31,7 +31,7 @@ async def ask(record: Record, secret: str, verb: str, *, timeout: float, **argum
     Raises
     ------
     ClusterBroken
-        Its control socket is not there, or it went away before it answered.
+        Its control socket is not there, it went away before it answered, or what answers is no controller.
     ClusterTimeout
         No answer within `timeout` seconds.
     ClusterError
@@ -50,6 +50,11 @@ async def ask(record: Record, secret: str, verb: str, *, timeout: float, **argum
         content = await asyncio.wait_for(_answer(channel), timeout)
     except TimeoutError:
         raise ClusterTimeout(f"the controller of {record.title} did not answer {verb!r} within {timeout:g} s") from None
+    except ValueError as error:
+        raise ClusterBroken(
+            f"what listens at the control socket in {record.folder} is not the controller of {record.title}: {error}; "
+            "tear the cluster down to clean up"
+        ) from error
     except EOFError:
         raise ClusterBroken(f"the controller of {record.title} went away before it answered {verb!r}") from None
     finally:

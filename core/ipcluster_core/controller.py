@@ -374,7 +374,7 @@ class Controller:
             raise errors.ClusterError(f"the number of engines is from 0 to {_MOST_ENGINES}, not {n}")
         logger.info("%s: set %s scales from %d to %d", self._title, name, self._life.sets[name], n)
         self._note(EventKind.SCALED, f"set {name!r} scales from {self._life.sets[name]} to {n} engines")
-        self._perform(self._life.scale(name, n, time.monotonic()))
+        self._perform(self._life.scale(name, n, time.monotonic(), float(request["drain"])))
         self._note_sizes()
         self._reply(client, {"n": n})
 

@@ -203,7 +203,7 @@ async def _undo(store: Store, record: Record, reason: str) -> None:
         try:
             await ending.ask_to_end(store, current, job, reason=reason, by=by, timeout=_UNDO_SECONDS)
         except ClusterError as error:
-            logger.warning("%s does not answer (%s) and is ended by force", record.title, error)
+            logger.info("%s does not answer (%s) and is ended by force", record.title, error)
     await ending.clean(store, current, reason, by, _UNDO_SECONDS)
 
 

@@ -262,6 +262,9 @@ async def clean(store: Store, record: Record, reason: str, by: str, timeout: flo
         update(store, record.tag, lambda now: now.with_state(ClusterState.ENDING, ended=now.ended or ended))
         left = await get_launcher(record.launcher).stop(current.head, record.tag, timeout=timeout)
         update(store, record.tag, lambda now: now.with_state(ClusterState.ENDED, ended=now.ended or ended))
+    elif current.head is not None:
+        # What has said that it is over is gone in a moment.
+        await _wait_gone(store, current, current.head, min(_CONTROLLER_SECONDS, timeout))
     # Also when it has ended by itself: its nanny may have been killed between saying so and this.
     with suppress(ClusterError):
         forget(store, record.tag, record.folder)

@@ -37,10 +37,12 @@ def fork(role: Callable[[], None], out: int, keep: Iterable[int]) -> int:
     """
     # A signal between fork and reset would reach this process's handlers through the shared wake-up pipe.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    pid = os.fork()
-    if pid == 0:
-        _become(role, out, {*keep, out})
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(role, out, {*keep, out})
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
     with suppress(OSError):
         os.setpgid(pid, pid)
     return pid

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import select
+import time
+from collections.abc import Sequence
 
 from . import errors, versions, wire
 from .aftermath import verdict
@@ -12,11 +14,14 @@ from .incarnation import TASK, require_here, secret_of
 from .process import identify
 from .record import Record
 from .store import Store
-from .wire import Kind, Notice
+from .wire import Buffer, Kind, Notice
 
 __all__ = ["join"]
 
 logger = logging.getLogger(__name__)
+
+#: Most seconds for the broker's answer: it runs nobody's code, so who does not answer for so long does not work.
+_ANSWER_SECONDS = 10.0
 
 
 def join(store: Store, record: Record, name: str, segments: str, *, timeout: float, check_versions: bool) -> Channel:
@@ -31,7 +36,7 @@ def join(store: Store, record: Record, name: str, segments: str, *, timeout: flo
     segments
         Prefix of this client's segments in shared memory.
     timeout
-        Seconds to wait for the broker's answer.
+        Seconds to wait for the broker's answer; at most ten.
     check_versions
         Whether versions that do not go together are refused; otherwise they are logged as a warning.
 
@@ -43,7 +48,7 @@ def join(store: Store, record: Record, name: str, segments: str, *, timeout: flo
     Raises
     ------
     ClusterEnded, ClusterBroken
-        The broker is gone; the message says why, as far as it is known.
+        The broker is gone; the message says why, as far as it is known. Or what answers is no broker.
     ClusterTimeout
         It does not answer.
     VersionMismatch, NotAuthorized
@@ -79,17 +84,39 @@ def _hello(store: Store, record: Record, name: str, segments: str, *, check_vers
 
 def _greet(channel: Channel, store: Store, record: Record, hello: dict[str, object], timeout: float) -> None:
     channel.send(Notice(Kind.HELLO, hello).encode())
-    poller = select.poll()
-    poller.register(channel, select.POLLIN)
-    if not poller.poll(timeout * 1000):
-        raise errors.ClusterTimeout(f"the broker of {record.title} did not answer within {timeout:g} s")
     try:
-        answer = Notice.decode(channel.receive()[0])
+        answer = Notice.decode(_first_message(channel, record, min(timeout, _ANSWER_SECONDS)))
+        refusal = _refusal(answer)
+        warning = "" if refusal else str(answer.data["warning"])
     except EOFError:
         raise verdict(store, record, f"the broker of {record.title} is gone") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise errors.ClusterBroken(
+            f"what listens at the task socket in {record.folder} is not the broker of {record.title}: {error!r}; "
+            "tear the cluster down to clean up"
+        ) from error
+    if refusal is not None:
+        raise refusal
+    if warning:
+        logger.warning("%s", warning)
+
+
+def _first_message(channel: Channel, record: Record, timeout: float) -> Sequence[Buffer]:
+    poller = select.poll()
+    poller.register(channel, select.POLLIN)
+    deadline = time.monotonic() + timeout
+    while not (messages := channel.receive() if poller.poll(max(0.0, deadline - time.monotonic()) * 1000) else []):
+        if time.monotonic() >= deadline:
+            raise errors.ClusterTimeout(
+                f"the broker of {record.title} did not answer within {timeout:g} s; see its status and its logs"
+            )
+    return messages[0]
+
+
+def _refusal(answer: Notice) -> errors.ClusterError | None:
     if answer.kind is Kind.REFUSED:
-        raise getattr(errors, answer.data["error"])(answer.data["message"])
+        kind: type[errors.ClusterError] = getattr(errors, answer.data["error"])
+        return kind(answer.data["message"])
     if answer.kind is Kind.END:
-        raise errors.ClusterEnded(str(answer.data["reason"]))
-    if answer.data["warning"]:
-        logger.warning("%s", answer.data["warning"])
+        return errors.ClusterEnded(str(answer.data["reason"]))
+    return None

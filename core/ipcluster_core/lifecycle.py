@@ -40,7 +40,7 @@ from .policy import STEADY_SECONDS, EnginePolicy, pause_after
 __all__ = ["SERVING", "ClusterLife", "Engine", "EngineState", "Limits", "limits_of"]
 
 
-#: Seconds that an engine to be scaled away may go on with the tasks it has.
+#: Seconds that an engine to be scaled away may go on with the tasks it has, unless whoever scales says otherwise.
 DRAIN_SECONDS = 300.0
 
 #: Seconds between two looks at the load while a set adapts to it.
@@ -122,6 +122,7 @@ class ClusterLife:
     _awaiting_load: bool = False
     _look_at: float | None = None
     _asked_to_retire: Counter[str] = field(default_factory=Counter)
+    _drains: dict[str, float] = field(default_factory=dict)  # seconds, by set
     _starts: Counter[int] = field(default_factory=Counter)
 
     # events
@@ -194,9 +195,10 @@ class ClusterLife:
         yield from self._fit(found.set, now)
         yield from self.tick(now)
 
-    def scale(self, name: str, n: int, now: float) -> Iterator[Action]:
+    def scale(self, name: str, n: int, now: float, drain: float = DRAIN_SECONDS) -> Iterator[Action]:
         """Want `n` engines in a set from now on, whatever its load; engines given up before get another chance."""
         self.adapting.pop(name, None)
+        self._drains[name] = drain  # also of those that are on their way out already
         self._forget_failed(name)
         yield from self._resize(name, n, now)
 
@@ -311,7 +313,7 @@ class ClusterLife:
         for engine in list(self.engines.values()):
             if engine.state is EngineState.WAITING and now >= engine.since + pause_after(engine.quick_deaths):
                 yield self._start(engine, now)
-            elif engine.state is EngineState.RETIRING and now >= engine.since + DRAIN_SECONDS:
+            elif engine.state is EngineState.RETIRING and now >= self._drained_at(engine):
                 engine.state, engine.since = EngineState.STOPPING, now
                 yield StopEngine(engine.id, late=True)
         yield from self._note_hope(now)
@@ -333,7 +335,7 @@ class ClusterLife:
             if engine.state is EngineState.WAITING:
                 times.append(engine.since + pause_after(engine.quick_deaths))
             elif engine.state is EngineState.RETIRING:
-                times.append(engine.since + DRAIN_SECONDS)
+                times.append(self._drained_at(engine))
         if self.ready_at is not None:
             if self.limits.lifetime is not None:
                 times.append(self.ready_at + self.limits.lifetime)
@@ -420,6 +422,9 @@ class ClusterLife:
         self._starts[engine.id] += 1
         engine.state, engine.since, engine.verdict = EngineState.STARTING, now, ""
         return StartEngine(engine.id, engine.incarnation, engine.set)
+
+    def _drained_at(self, engine: Engine) -> float:
+        return engine.since + self._drains.get(engine.set, DRAIN_SECONDS)
 
     def _free_id(self) -> int:
         candidate = 0

@@ -39,6 +39,11 @@ class LoadReport:
             or (self.adapts and self._waiting and not waited)
         )
 
+    def touch(self, now: float) -> None:
+        """Note that something is arriving: idle time begins anew, and begins for good when nothing more comes."""
+        if self.idle_since is not None:
+            self.idle_since = now
+
     def tell(self, scheduler: Scheduler, clients: int) -> Mapping[str, Any]:
         """Return what the controller is told."""
         self._busy_told, self._attended_told = self.idle_since is None, self.alone_since is None

@@ -286,10 +286,14 @@ class Nanny:
             return False
 
     def _start_engine(self, engine: int, incarnation: int) -> None:
-        child = self._brood.start_engine(self._roles["engine"], engine, incarnation)
-        self._links["controller"].send(
-            {"event": "started", "engine": engine, "incarnation": incarnation, "pid": child.pid}
-        )
+        who = {"engine": engine, "incarnation": incarnation}
+        try:
+            child = self._brood.start_engine(self._roles["engine"], engine, incarnation)
+        except OSError as error:  # no descriptor, no process, no memory is to be had
+            cause = {"cause": f"it cannot be started: {error}", "tail": "", "farewell": ""}
+            self._links["controller"].send({"event": "died", **who, **cause})
+            return
+        self._links["controller"].send({"event": "started", **who, "pid": child.pid})
 
     def _wait_ms(self) -> float | None:
         times = [child.kill_at for child in self._brood]

@@ -31,6 +31,7 @@ __all__ = [
     "identify",
     "is_here",
     "liveness",
+    "own",
     "own_subreaper",
     "reset_signals",
     "send_signal",
@@ -73,6 +74,16 @@ class Identity(NamedTuple):
 
     def __str__(self) -> str:
         return f"pid {self.pid} on {self.host}"
+
+
+class _Own:
+    """Keeps the pid of this process, to be read without a system call for each task that is submitted."""
+
+    pid = os.getpid()
+
+
+own = _Own()
+os.register_at_fork(after_in_child=lambda: setattr(own, "pid", os.getpid()))
 
 
 def _here() -> tuple[str, str, str]:

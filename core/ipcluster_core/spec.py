@@ -42,7 +42,8 @@ class ClusterSpec(BaseModel):
     launcher: str = Field(default="local", description="Where the processes run: name of a launcher.")
     idle_timeout: Seconds | None = Field(
         default=DEFAULT_IDLE_TIMEOUT,
-        description="Seconds with nothing queued, running or starting after which the cluster ends; None means never.",
+        description="Seconds with nothing queued, running, arriving or starting after which the cluster ends, whoever "
+        "is connected and whatever results are unread; None means never.",
     )
     lifetime: Seconds | None = Field(
         default=None, description="Seconds from ready after which the cluster ends in any case; None means no limit."

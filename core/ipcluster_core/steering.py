@@ -83,11 +83,11 @@ class Steering(ABC):
         answer = await self._ask("wait", timeout=timeout + 2, n=n, limit=timeout)
         return int(answer["up"])
 
-    async def scale(self, n: int, *, engines: str = "default", timeout: float = 10.0) -> None:
+    async def scale(self, n: int, *, engines: str = "default", drain: float = 300.0, timeout: float = 10.0) -> None:
         """Set the number of engines in a set. Absolute, so it is safe to repeat; returns at once.
 
         New engines start together, see `wait`. For fewer, idle ones leave first; busy ones finish the tasks they
-        have, for at most five minutes. A set that adapts to its load (see `adapt`) does so no longer. With none, tasks
+        have, within `drain`. A set that adapts to its load (see `adapt`) does so no longer. With none, tasks
         wait until there are some.
 
         Parameters
@@ -96,6 +96,9 @@ class Steering(ABC):
             Number wanted.
         engines
             Name of the set.
+        drain
+            Seconds that busy engines may go on. Then they are ended, and their tasks fail with `EngineLost`, which says
+            that they were scaled down; 0 ends them at once. Those that an earlier call asked to leave are included.
         timeout
             Seconds for the controller to accept it.
 
@@ -103,8 +106,12 @@ class Steering(ABC):
         ------
         ClusterError
             There is no such set; the message names those that there are.
+        ValueError
+            `drain` is negative.
         """
-        await self._ask("scale", timeout=timeout, set=engines, n=n)
+        if not drain >= 0:
+            raise ValueError(f"drain is a number of seconds from 0 on, not {drain}")
+        await self._ask("scale", timeout=timeout, set=engines, n=n, drain=drain)
 
     async def adapt(
         self,

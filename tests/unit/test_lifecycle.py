@@ -497,6 +497,17 @@ def test_engine_that_does_not_drain_in_time_is_stopped() -> None:
     assert list(life.engine_idle(0, 400.0)) == []
 
 
+def test_a_later_call_may_shorten_the_time_to_drain() -> None:
+    """Also for an engine that was asked to leave before it."""
+    life = begin(1)
+    list(life.scale("default", 0, 1.0))
+    list(life.engines_retired("default", 1, [0], 1.0))
+    list(life.scale("default", 0, 5.0, 4.5))
+
+    assert life.deadline() == 1.0 + 4.5
+    assert list(life.tick(5.5)) == [StopEngine(0, late=True)]
+
+
 def test_retiring_engine_that_dies_is_not_started_again() -> None:
     """It was to go anyway."""
     life = begin(2)

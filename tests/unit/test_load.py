@@ -82,3 +82,15 @@ def test_what_is_told_is_a_demand_for_engines() -> None:
 
     assert demand_of(LoadReport(0.0, 0.0, adapts=True).tell(scheduler, 0)) == Demand(1, 1, 0.0, frozenset([0, 1]))
     assert demand_of(LoadReport(0.0, 0.0).tell(scheduler, 0)) is None
+
+
+def test_idle_time_begins_anew_with_what_arrives() -> None:
+    """It goes on from the last that came, so that a client which is stuck keeps no cluster; busy stays busy."""
+    report, scheduler = LoadReport(0.0, None), Scheduler()
+    report.touch(5.0)
+    report.note(scheduler, 1, 6.0)
+    assert report.idle_since == 5.0
+    report.note(busy(up=1), 1, 7.0)
+    report.touch(8.0)
+
+    assert report.idle_since is None

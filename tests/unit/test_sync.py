@@ -248,6 +248,25 @@ def test_an_interrupt_cancels_the_coroutine_and_waits_for_its_clean_up() -> None
     assert seen == ["cancelled", "cleaned"]
 
 
+def test_a_second_interrupt_does_not_cut_the_clean_up_short() -> None:
+    """The key pressed twice gets it no sooner, but whole."""
+    seen = []
+
+    async def work() -> None:
+        try:
+            await asyncio.to_thread(interrupt_when_main_waits)
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.shield(asyncio.to_thread(interrupt_when_main_waits))
+            await asyncio.shield(asyncio.to_thread(interrupt_when_main_waits))
+            seen.append("cleaned")
+
+    with pytest.raises(KeyboardInterrupt):
+        run(work())
+
+    assert seen == ["cleaned"]
+
+
 def test_an_interrupt_does_not_wait_for_ever_for_the_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait is bounded."""
     monkeypatch.setattr(_sync, "_CLEANUP_TIMEOUT", 0.05)

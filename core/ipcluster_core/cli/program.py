@@ -142,6 +142,8 @@ _SCALE = (
     _arg("n", type=int),
     _arg("--engines", default="default", metavar="SET", help="engine set"),
     _arg("--wait", action="store_true", help="until they are up"),
+    _arg("--drain", type=float, default=300.0, metavar="SECONDS", help="that busy engines may go on (default 300)"),
+    _arg("--force", action="store_true", help="end busy engines at once; their tasks fail"),
     _timeout(60.0),
 )
 

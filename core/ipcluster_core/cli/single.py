@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal as signals
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ from .remote import run_command, run_function
 if TYPE_CHECKING:
     from ..cluster import Cluster
     from ..manager import ClusterSummary
+    from ..record import Record
     from ..status import ClusterStatus
 
 __all__ = [
@@ -47,6 +49,28 @@ def create(options: argparse.Namespace) -> int:
     """Create a cluster, or attach to it."""
     from ..cluster import Cluster
 
+    fields = _fields(options)
+    start = time.monotonic()
+    progress(f"creating {options.name} ...")
+    try:
+        cluster = Cluster.create_sync(
+            options.name,
+            if_exists=options.if_exists,
+            claim=options.claim,
+            store=options.store,
+            timeout=options.timeout,
+            **fields,
+        )
+        progress(f"ready after {time.monotonic() - start:.1f} s")
+        _tell_attached(options)
+        print(cluster.handle.model_dump_json() if options.json else _line(manager(options).get_sync(options.name)))
+    except KeyboardInterrupt:
+        _undo_create(options)
+        raise
+    return Exit.OK
+
+
+def _fields(options: argparse.Namespace) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "n": options.n,
         "at_least": options.at_least,
@@ -68,34 +92,34 @@ def create(options: argparse.Namespace) -> int:
             fields[limit] = None if value == "none" else value
     if fields.get("idle_timeout", 0) is None and not fields.get("lifetime") and not fields.get("no_client_timeout"):
         say(f"warning: nothing ends cluster {options.name!r} by itself; tear it down yourself")
-    start = time.monotonic()
-    progress(f"creating {options.name} ...")
-    cluster = Cluster.create_sync(
-        options.name,
-        if_exists=options.if_exists,
-        claim=options.claim,
-        store=options.store,
-        timeout=options.timeout,
-        **fields,
-    )
-    progress(f"ready after {time.monotonic() - start:.1f} s")
-    _tell_attached(options, cluster)
-    if options.json:
-        print(cluster.handle.model_dump_json())
-    else:
-        print(_line(manager(options).get_sync(options.name)))
-    return Exit.OK
+    return fields
 
 
-def _tell_attached(options: argparse.Namespace, cluster: Cluster) -> None:
+def _created(options: argparse.Namespace) -> tuple[Record | None, bool]:
+    """Return the record of the name, and whether this very process has made it."""
+    from ..incarnation import find_record
+    from ..process import identify
+
+    found = find_record(manager(options).store, options.name)
+    return (found[0], found[0].creator == identify().to_dict()) if found else (None, False)
+
+
+def _tell_attached(options: argparse.Namespace) -> None:
     """Say so if the cluster was there before."""
-    from ..incarnation import resolve
-    from ..process import Identity, identify
+    from ..process import Identity
 
-    _, record = resolve(cluster.name, options.store)
-    if record.creator is not None and record.creator != identify().to_dict():
+    record, mine = _created(options)
+    if record is not None and record.creator is not None and not mine:
         who = Identity.from_dict(record.creator)
         say(f"attached to {record.title}, which was created {record.created} by {who}")
+
+
+def _undo_create(options: argparse.Namespace) -> None:
+    """End what was ready at the moment of the interrupt: whoever pressed the key does not expect it to be there."""
+    signals.signal(signals.SIGINT, signals.SIG_IGN)  # pressed again, it gets that no sooner, but whole
+    with suppress(errors.ClusterError):
+        if _created(options)[1]:
+            manager(options).teardown_sync(options.name, force=True)
 
 
 def _line(summary: ClusterSummary) -> str:
@@ -153,7 +177,7 @@ def wait(options: argparse.Namespace) -> int:
 def scale(options: argparse.Namespace) -> int:
     """Set the number of engines."""
     cluster = _connect(options)
-    cluster.scale_sync(options.n, engines=options.engines)
+    cluster.scale_sync(options.n, engines=options.engines, drain=0.0 if options.force else options.drain)
     if options.wait:
         cluster.wait_sync(timeout=options.timeout)
     print(f"{options.name}: set {options.engines} has a size of {options.n}")
@@ -217,8 +241,6 @@ def signal(options: argparse.Namespace) -> int:
 
 
 def _signal_number(text: str) -> int:
-    import signal as signals
-
     if text.isdecimal():
         return int(text)
     name = text.upper()

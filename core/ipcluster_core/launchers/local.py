@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from .. import descriptors, guardian
 from ..errors import LaunchError
 from ..incarnation import log_path, tail_of
 from ..process import STORE_VARIABLE, TAG_VARIABLE, Identity, end_all, liveness, send_signal, tagged, wait_gone
@@ -23,6 +24,12 @@ __all__ = ["LocalLauncher", "clean_environment"]
 
 #: Variables of the workflow engines: they configure (and may unlock) the step, and are not for user code on engines.
 _WORKFLOW_PREFIXES = ("AIRFLOW", "PREFECT", "_AIRFLOW")
+
+#: The oldest Python that runs a cluster; one that is older does not even know our options.
+_OLDEST = (3, 11)
+
+#: Seconds for an interpreter that cannot run a cluster to say its version.
+_VERSION_SECONDS = 5.0
 
 #: Longest that a thread waits for a process: one whose wait was cancelled cannot be told, and holds up the exit.
 _SLICE_SECONDS = 0.1
@@ -36,6 +43,16 @@ def clean_environment(tag: str, store: str) -> dict[str, str]:
     return {**kept, TAG_VARIABLE: tag, STORE_VARIABLE: store}
 
 
+def _version_of(python: str) -> tuple[int, ...] | None:
+    """Return the version of an interpreter; None if it does not say."""
+    command = [python, "-c", "import sys; print(*sys.version_info[:3])"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=True, timeout=_VERSION_SECONDS)
+        return tuple(map(int, done.stdout.split()))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
 class LocalLauncher:
     """See `Launcher` for the contract."""
 
@@ -46,6 +63,7 @@ class LocalLauncher:
     def _start(self, boot: Mapping[str, Any], timeout: float) -> Mapping[str, Any]:
         folder, tag = str(boot["folder"]), str(boot["tag"])
         deadline = time.monotonic() + timeout
+        descriptors.require(title_of(tag), sum(boot["sets"].values()), boot["spec"]["start_method"])
         read, write = os.pipe2(os.O_CLOEXEC)
         python = str(boot["python"] or sys.executable)
         # -P keeps the working folder off sys.path while our own modules are imported.
@@ -76,6 +94,7 @@ class LocalLauncher:
             ready, _, _ = select.select([read], [], [], max(0.0, deadline - time.monotonic()))
             said = os.read(read, 4096).decode() if ready else ""
             if said == "ready":
+                guardian.adopt(tag)
                 return {}
             if said:
                 raise LaunchError(f"{title_of(tag)} could not be started: {said}")
@@ -87,6 +106,10 @@ class LocalLauncher:
             os.close(read)
         output = tail_of(log_path(folder, "nanny"))
         what = "ended before it was ready" if ready else f"was not ready within {timeout:g} s"
+        version = _version_of(python) if ready else None
+        if version is not None and version < _OLDEST:
+            has, needs = (".".join(map(str, numbers)) for numbers in (version, _OLDEST))
+            raise LaunchError(f"{title_of(tag)} needs Python {needs} or newer, and {python} is Python {has}")
         raise LaunchError(f"the nanny of {title_of(tag)} ({python}) {what}; its last output:\n{output or '(none)'}")
 
     def poll(self, job: Job) -> Liveness:
