@@ -152,7 +152,8 @@ class Board(RuleBasedStateMachine):
         self.patch.setattr(module, "time", _Time(self.clock))
         self.patch.setattr(delivery, "time", _Time(self.clock))
         self.hub, self.nanny, self.controller = Hub(), Link(), Link()
-        boot = {"tag": "c/1/u", "folder": "/nowhere", "store": "memory:", "spec": {"keep_results": KEPT}}
+        spec = {"keep_results": KEPT, "max_tasks": None}
+        boot = {"tag": "c/1/u", "folder": "/nowhere", "store": "memory:", "spec": spec}
         self.broker = Broker(boot, self.nanny, self.controller)  # type: ignore[arg-type]  # they only take notes
         self.broker._admission = Admission("cluster 'c' #1", "secret")
         self.broker._hub = self.hub  # type: ignore[assignment]  # as the links
@@ -270,7 +271,8 @@ class Board(RuleBasedStateMachine):
         self.die(self.engines[data.draw(st.sampled_from(sorted(self.engines)))], untold, begun)
         if for_good:
             missing = data.draw(st.sampled_from(sorted({0, 1, 2} - self.engines.keys())))
-            self.broker._on_controller({"do": "drop", "engine": missing, "expected": list(self.engines)}, b"")
+            gone = {"do": "drop", "engine": missing, "expected": list(self.engines), "why": ""}
+            self.broker._on_controller(gone, b"")
             self.settle()
 
     @precondition(lambda self: self.engines)
@@ -278,7 +280,7 @@ class Board(RuleBasedStateMachine):
     def engine_is_to_go(self, data: st.DataObject, how: str) -> None:
         """It gets nothing more; its end comes later."""
         engine = data.draw(st.sampled_from(sorted(self.engines)))
-        command = {"do": how, "set": "default", "engines": [engine], "engine": engine, "count": 1}
+        command = {"do": how, "set": "default", "engines": [engine], "engine": engine, "count": 1, "only_idle": False}
         self.broker._on_controller(command, b"")
         self.settle()
 
