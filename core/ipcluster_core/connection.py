@@ -203,10 +203,13 @@ class Connection:
             with suppress(BlockingIOError, OSError):
                 os.write(self._wake_write, b"x")
 
-    def ask_engines(self, timeout: float) -> list[int]:
-        """Return the ids of the engines that are up."""
+    def ask_engines(self, name: str | None, timeout: float) -> list[int]:
+        """Return the ids of the engines that are up, of a set or of all; ClusterError if the set can take nothing."""
         self.check()
-        return list(self._ask(timeout, about="engines")["engines"])
+        answer = self._ask(timeout, about="engines", set=name)
+        if "error" in answer:
+            raise errors.ClusterError(str(answer["error"]))
+        return list(answer["engines"])
 
     def _ask(self, timeout: float, **question: Any) -> Mapping[str, Any]:
         number = next(self._number)
