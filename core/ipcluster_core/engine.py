@@ -177,6 +177,8 @@ class Engine:
             finally:
                 self._in_task = False
             given = self._reader.load(chunk.buffers, release=False)
+        except _Stopped:
+            raise
         except BaseException as error:  # noqa: BLE001 - whatever a module of the user raises on import is the task's error
             broken = serialize.dump_exception(error)
         outbox = _Outbox(self._send, chunk.number)

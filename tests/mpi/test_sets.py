@@ -45,9 +45,11 @@ def world() -> tuple[int, int, int, int]:
     return comm.rank, comm.size, comm.allreduce(comm.rank), int(os.environ["IPCLUSTER_ENGINE"])
 
 
-def meet_unless(rank: int, how: str) -> None:
+def meet_unless(rank: int, how: str, folder: str) -> None:
     """Have one rank fail in a way, and the others wait for it in a barrier."""
     from mpi4py import MPI
+
+    Path(folder, f"met-{MPI.COMM_WORLD.rank}").touch()
 
     if MPI.COMM_WORLD.rank == rank:
         if how == "raise":
@@ -108,12 +110,15 @@ def test_collective_calls_of_two_clients_do_not_meet(cluster: Cluster) -> None:
     assert all(result[3] == (2, 3, 3, 3) for result in done)
 
 
-def test_a_rank_that_raises_is_told_at_once_with_those_still_busy(cluster: Cluster, client: Client) -> None:
+def test_a_rank_that_raises_is_told_at_once_with_those_still_busy(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
     """They wait in C; a restart of the set ends that, and the engine beside it is not touched."""
     start = time.monotonic()
     with pytest.raises(ZeroDivisionError, match="the grid has no points") as caught:
-        client.run(meet_unless, 1, "raise", engines="solver")
+        client.run(meet_unless, 1, "raise", str(tmp_path), engines="solver")
     passed = time.monotonic() - start
+    steps.wait_until(lambda: len(list(tmp_path.glob("met-*"))) == 3)
     busy = cluster.interrupt_sync("solver")
     before = pids(cluster)
     cluster.restart_sync("solver", timeout=SOON)
@@ -126,19 +131,13 @@ def test_a_rank_that_raises_is_told_at_once_with_those_still_busy(cluster: Clust
 
 
 @pytest.mark.parametrize("how", ["abort", "exit", "kill"])
-def test_the_end_of_a_rank_is_the_end_of_the_set(cluster: Cluster, client: Client, how: str) -> None:
+def test_the_end_of_a_rank_is_the_end_of_the_set(cluster: Cluster, client: Client, tmp_path: Path, how: str) -> None:
     """Each task that ran or waited has one error that says why; then the same set is back, under its ids."""
     before = pids(cluster)
     beside = client.submit(time.sleep, 0.5)
-    waiting = [client.options(engines=[engine]).submit(time.sleep, 60) for engine in (1, 2, 3)]
-    steps.wait_until(lambda: cluster.status_sync().tasks["running"] == 4)
-    assert cluster.interrupt_sync("solver") == dict.fromkeys((1, 2, 3), "interrupted")
-    for future in waiting:
-        with pytest.raises(KeyboardInterrupt):
-            future.result(SOON)
     start = time.monotonic()
     with pytest.raises(errors.EngineLost, match=r"was lost with MPI set 'solver' \(rank \d .* ended; mpiexec: exit"):
-        client.run(meet_unless, 1, how, engines="solver")
+        client.run(meet_unless, 1, how, str(tmp_path), engines="solver")
     passed = time.monotonic() - start
     cluster.wait_sync(4, timeout=SOON)
 
@@ -163,6 +162,29 @@ def test_each_pending_task_of_a_lost_set_fails(cluster: Cluster, client: Client)
     assert ["before this task began" in text for text in texts] == [False] * 3 + [True] * 3
     cluster.wait_sync(4, timeout=SOON)
     assert [view.submit(abs, -1).result(SOON) for view in views] == [1, 1, 1]
+
+
+def work(folder: str) -> None:
+    """Tell that this rank has begun, and sleep for a minute."""
+    Path(folder, os.environ["IPCLUSTER_ENGINE"]).touch()
+    time.sleep(60)
+
+
+def test_an_interrupt_of_a_set_ends_what_its_ranks_run(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+    """In each rank that is meant, and the ranks live on."""
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    before = pids(cluster)
+    futures = {engine: client.options(engines=[engine]).submit(work, str(folder)) for engine in (1, 2, 3)}
+    steps.wait_until(lambda: len(list(folder.iterdir())) == 3)
+
+    assert cluster.interrupt_sync([2]) == {2: "interrupted"}
+    assert cluster.interrupt_sync("solver") == {1: "interrupted", 2: "idle", 3: "interrupted"}
+    for future in futures.values():
+        with pytest.raises(KeyboardInterrupt):
+            future.result(SOON)
+    assert client.run(world, engines="solver", timeout=SOON)[1] == (0, 3, 3, 1)
+    assert pids(cluster) == before
 
 
 def listen(path: str) -> None:
