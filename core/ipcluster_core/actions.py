@@ -22,11 +22,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class StartEngine:
-    """Fork an engine."""
+    """Start an engine; with more than one of `ranks`, an MPI set that has as many ids from this one on."""
 
     engine: int
     incarnation: int
     set: str
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,10 @@ class StopEngine:
 
 @dataclass(frozen=True, slots=True)
 class RestartEngine:
-    """End an engine's process, whatever it does; the next one is started when it is gone."""
+    """End an engine's process, whatever it does; the next one is started when it is gone. `ranks` as at its start."""
 
     engine: int
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,10 @@ the controller: who is up, how busy). A partner must show the cluster's secret b
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from . import wire
@@ -19,18 +17,22 @@ from .admission import Admission
 from .clients import Clients
 from .delivery import Delivery, lost_results
 from .errors import ClusterError, NotAuthorized
+from .gangs import Gangs
 from .hub import Hub
 from .incarnation import TASK, secret_of
 from .interrupts import Why
-from .inventory import Inventory, Shelf, work_of
+from .inventory import Inventory, work_of
 from .link import Link
 from .load import LoadReport
 from .process import end_all, tagged
 from .record import Ended, title_of, utc_now
+from .recovery import recovered
 from .scheduling import Assignment, Lost, Scheduler, Work
+from .seats import NAME_THE_RANKS, Seats
 from .segments import Reader, folder_of, remove
 from .store import open_store
 from .timeouts import Timeouts
+from .wanted import kinds_of
 from .wire import Buffer, CancelOutcome, Kind, Notice, Status
 
 __all__ = ["Broker", "run"]
@@ -44,16 +46,6 @@ _LINGER = 0.3
 _MOST_KEPT_BYTES = 1 << 30
 
 
-@dataclass(slots=True)
-class _Seat:
-    """An engine's connection. `partner` is its number with the hub."""
-
-    partner: int
-    incarnation: int
-    host: str
-    shelf: Shelf = field(default_factory=Shelf)
-
-
 class Broker:
     """Runs until the controller or the nanny says that it is over, or is gone."""
 
@@ -65,10 +57,12 @@ class Broker:
         self._store = open_store(str(boot["store"]))
         self._keep_seconds = float(boot["spec"]["keep_results"])
         self._scheduler = Scheduler(boot["spec"]["max_tasks"])
-        self._seats: dict[int, _Seat] = {}
-        self._engine_of: dict[int, int] = {}  # by partner
+        kinds = kinds_of(boot["spec"])
+        self._seats = Seats(self._title, kinds)
+        self._gangs = Gangs()
         self._known: set[int] = set()  # engines that are seated, or will be again
-        self._no_engine = ""  # why none is left, and none will come, for tasks that any might take
+        # Why none is left, and none will come, for tasks that any might take.
+        self._no_engine = "" if "process" in kinds.values() else f"{self._title} has MPI sets only: {NAME_THE_RANKS}"
         self._told_idle: set[int] = set()
         self._leaving: dict[int, str] = {}  # engines that get nothing new, and why they are about to go
         self._segments = folder_of(self._tag.rpartition("/")[2])
@@ -92,10 +86,11 @@ class Broker:
             self._hub.watch(link.fileno())
         while not self._over:
             watched, speaking = self._hub.wait(self._wait_seconds())
-            if self._nanny.fileno() in watched:
-                self._from(self._nanny, self._on_nanny, "nanny")
+            # The controller first: it tells of a restart before the nanny tells of the death that comes of it.
             if self._controller.fileno() in watched:
                 self._from(self._controller, self._on_controller, "controller")
+            if self._nanny.fileno() in watched:
+                self._from(self._nanny, self._on_nanny, "nanny")
             for partner in speaking:
                 self._hear(partner)
             for partner in self._clients.ended(watched):
@@ -138,28 +133,32 @@ class Broker:
             self._on_end(message)
             return
         engine = int(message["engine"])
+        cause, tail = str(message["cause"]), str(message["tail"])
+        unit = [int(rank) for rank in message.get("unit", ())]
+        for lost in self._scheduler.give_up_on(unit):
+            self._settle_lost(lost, f"{message['whole']} was lost ({cause}) before this task began", cause=cause)
         seat = self._seats.get(engine)
         if seat is None or seat.incarnation != message["incarnation"]:
             return  # it had never registered
         self._hear_out(seat.partner)  # what it had sent before its end comes first
-        start = 0
-        for chunk in message["chunks"]:
-            start = self._recover(engine, chunk, blob, start)
-        begun = {int(chunk["chunk"]): int(chunk["begun"]) for chunk in message["chunks"]}
-        del self._seats[engine], self._engine_of[seat.partner]
-        cause, tail = str(message["cause"]), str(message["tail"])
+        for done in recovered(engine, message["chunks"], blob, self._scheduler.settled):
+            self._on_done(engine, done)
+        begun = {int(part["chunk"]): int(part["begun"]) for part in message["chunks"]}
+        self._seats.leave(engine)
         timeout = self._timeouts.lost(engine)
         self._told_idle.discard(engine)
         if engine in self._leaving:
             cause = f"{self._leaving.pop(engine)}, {cause}"
-        for lost in self._scheduler.engine_lost(engine, begun):
+        # What one rank had not begun would wait for others that had.
+        for lost in self._scheduler.engine_lost(engine, begun, all_begun=bool(unit)):
             if timeout is not None:
                 text = (
                     f"the task ran for more than {timeout:g} s, could not be interrupted, and was ended with its engine"
                 )
                 self._settle_lost(lost, text, error="TaskTimeout")
                 continue
-            text = f"engine {engine} on {seat.host} died ({cause}) while it ran this task"
+            died = f"was lost with {message['whole']}" if unit else "died"
+            text = f"engine {engine} on {seat.host} {died} ({cause}) while it ran this task"
             text = f"{text}; its last output:\n{tail}" if tail else text
             self._settle_lost(lost, text, engine=engine, cause=cause, output=tail)
         self._refuse_waiting()
@@ -169,21 +168,6 @@ class Broker:
         if self._no_engine:
             for lost in self._scheduler.give_up_waiting():
                 self._settle_lost(lost, self._no_engine)
-
-    def _recover(self, engine: int, chunk: Mapping[str, Any], blob: bytes, start: int) -> int:
-        """Settle what a dead engine had finished and not told; return where the next chunk's results begin."""
-        number = int(chunk["chunk"])
-        settled = self._scheduler.settled(engine, number)
-        text = f"engine {engine} died right after this task had finished; its result was too large to be saved"
-        unsaved = json.dumps({"message": text, "engine": engine}).encode()
-        for index, (status, size) in enumerate(chunk["finished"]):
-            payload = blob[start : start + size] if size >= 0 else unsaved
-            start += max(0, size)
-            if settled is None or index < settled:
-                continue
-            outcome = bytes((status if size >= 0 else Status.LOST,))
-            self._on_done(engine, wire.Done(number, index, 1, -1, wire.lengths([payload]), outcome, payload))
-        return start
 
     def _on_controller(self, message: Mapping[str, Any], _: bytes) -> None:
         match message["do"]:
@@ -199,7 +183,7 @@ class Broker:
                 reply = {"event": "retired", "set": message["set"], "asked": message["count"], "engines": chosen}
                 self._controller.send(reply)
             case "restart":
-                self._suspend(int(message["engine"]))
+                self._on_restart(int(message["engine"]), int(message["incarnation"]))
             case "drop":
                 engine, why = int(message["engine"]), str(message["why"])
                 self._known.discard(engine)
@@ -216,9 +200,9 @@ class Broker:
             case other:
                 logger.error("unknown command %r from the controller", other)
 
-    def _suspend(self, engine: int) -> None:
-        """Give nothing more to an engine that is restarted; its nanny, though told later, may have been quicker."""
-        if engine in self._seats:
+    def _on_restart(self, engine: int, incarnation: int) -> None:
+        """Give an engine nothing more, unless it is gone, or its next incarnation is here already."""
+        if engine in self._seats and self._seats[engine].incarnation == incarnation:
             self._scheduler.suspend(engine)
             self._leaving[engine] = "it was restarted on request"
 
@@ -256,7 +240,7 @@ class Broker:
 
     def _on_message(self, partner: int, frames: Sequence[Buffer]) -> None:
         kind = wire.kind_of(frames)
-        engine = self._engine_of.get(partner)
+        engine = self._seats.engine_of(partner)
         if kind is Kind.HELLO:
             self._on_hello(partner, Notice.decode(frames).data)
         elif engine is not None:
@@ -282,11 +266,10 @@ class Broker:
 
     def _on_hello(self, partner: int, hello: Mapping[str, Any]) -> None:
         engine = int(hello["engine"]) if hello.get("role") == "engine" else None
-        incarnation = 0 if engine is None else int(hello["incarnation"])
         try:
             welcome = {"warning": self._admission.check(hello)}
             taken = engine in self._seats if engine is not None else self._delivery.has(str(hello["client"]))
-            if taken or partner in self._clients or partner in self._engine_of:
+            if taken or partner in self._clients or self._seats.engine_of(partner) is not None:
                 raise NotAuthorized(f"{self._title} has a partner of that name already")
         except ClusterError as error:
             self._refuse_partner(partner, str(hello.get("role")), error)
@@ -294,11 +277,10 @@ class Broker:
         self._hub.trust(partner)
         self._hub.send(partner, Notice(Kind.WELCOME, welcome).encode())
         if engine is not None:
-            self._seats[engine] = _Seat(partner, incarnation, str(hello["host"]))
-            self._engine_of[partner] = engine
+            engine, seat = self._seats.join(partner, hello)
             self._known.add(engine)
-            self._scheduler.engine_up(engine)
-            self._controller.send({"event": "up", "engine": engine, "incarnation": incarnation})
+            self._scheduler.engine_up(engine, named_only=seat.ranks is not None)
+            self._controller.send({"event": "up", "engine": engine, "incarnation": seat.incarnation})
         else:
             self._delivery.join(self._clients.join(partner, hello), partner)
 
@@ -308,6 +290,8 @@ class Broker:
         if name is None:
             return
         self._delivery.leave(name)
+        for work in self._gangs.leave(partner):
+            self._refuse(work, "its client left before the tasks beside it came")
         self._free(self._inventory.forget_client(name))
         self._forget_client(name)
 
@@ -358,7 +342,7 @@ class Broker:
     def _on_question(self, partner: int, question: Mapping[str, Any]) -> None:
         match question["about"]:
             case "engines":
-                answer = {"id": question["id"], "engines": sorted(self._seats.keys() - self._leaving.keys())}
+                answer = {"id": question["id"], **self._seats.answer(question.get("set"), self._leaving)}
                 self._hub.send(partner, Notice(Kind.ANSWER, answer).encode())
             case "result":
                 request, (client, number) = wire.number_of(question["id"]), _parts_of(str(question["task"]))
@@ -372,24 +356,30 @@ class Broker:
 
     def _on_submit(self, partner: int, message: wire.Submit) -> None:
         work = work_of(self._clients.name(partner), message)
+        gang = (message.options or {}).get("gang")
+        if gang is not None and self._seats.have_ranks(work.engines or ()):
+            work.retries = 0  # tried again alone, a part of a call would wait for others that are through
+        refusal = ""
         if work.engines is not None and not work.engines & self._known:
-            self._refuse(work, f"no such engine: {sorted(work.engines)}; up are: {sorted(self._seats)}")
-            return
-        if work.engines is None and self._no_engine:
-            self._refuse(work, self._no_engine)
-            return
-        refusal = self._inventory.add_tasks(work, message)
-        if refusal:
-            self._refuse(work, refusal)
-            return
+            refusal = f"no such engine: {sorted(work.engines)}; up are: {sorted(self._seats)}"
+        elif work.engines is None:
+            refusal = self._no_engine
+        refusal = refusal or self._inventory.add_tasks(work, message)
+        for member, reason in self._gangs.join(partner, gang, work, refusal):
+            if reason:
+                self._refuse(member, reason)
+            else:
+                self._submit(member)
+        if self._inventory.task_bytes > _MOST_KEPT_BYTES:
+            self._halted.add(partner)
+            self._hub.pause(partner, on=True)
+
+    def _submit(self, work: Work) -> None:
         try:
             self._scheduler.submit(work)
         except ValueError:
             self._free(self._inventory.settle(work))
             raise
-        if self._inventory.task_bytes > _MOST_KEPT_BYTES:
-            self._halted.add(partner)
-            self._hub.pause(partner, on=True)
 
     def _refuse(self, work: Work, text: str) -> None:
         for index in range(work.count):

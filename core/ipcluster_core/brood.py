@@ -36,6 +36,7 @@ class Child:
     journal: Journal | None = None
     kill_at: float | None = None
     sentence: str = ""  # why it was killed here
+    is_killed: bool = False  # because its time was over
 
     def signal_group(self, signum: int) -> None:
         """Signal it and what it has started in its process group."""
@@ -92,29 +93,30 @@ class Brood:
         child = self._children[pid] = Child(name, pid, engine, capture)
         return child
 
-    def start_engine(self, role: Callable[..., None], engine: int, incarnation: int) -> Child:
-        """Start an engine, in the way that the spec says; OSError when the system has not what it needs."""
+    def start_engine(self, role: Callable[..., None], engine: int, incarnation: int, name: str) -> Child:
+        """Start an engine of a set, in the way that the spec says; OSError when the system has not what it needs."""
         descriptors.keep_some()
-        if self._boot["spec"]["start_method"] == "spawn":
-            child = self._spawn_engine(engine, incarnation)
+        boot: dict[str, Any] = {**self._boot, "set": name}
+        if boot["spec"]["start_method"] == "spawn":
+            child = self._spawn_engine(boot, engine, incarnation)
         else:
-            child = self._fork_engine(role, engine, incarnation)
+            child = self._fork_engine(role, boot, engine, incarnation)
         child.incarnation = incarnation
         return child
 
-    def _fork_engine(self, role: Callable[..., None], engine: int, incarnation: int) -> Child:
+    def _fork_engine(self, role: Callable[..., None], boot: Mapping[str, Any], engine: int, incarnation: int) -> Child:
         journal, parent = Journal(), self._pid
 
         def be_engine() -> None:
             process.die_with_parent(parent)
             descriptors.lower_limit(self._soft_limit)
-            role(self._boot, engine, incarnation, journal)
+            role(boot, engine, incarnation, journal)
 
         child = self.fork("engine", be_engine, (), engine)
         child.journal = journal
         return child
 
-    def _spawn_engine(self, engine: int, incarnation: int) -> Child:
+    def _spawn_engine(self, boot: Mapping[str, Any], engine: int, incarnation: int) -> Child:
         memory, parent = make_memory(), self._pid
         journal = Journal(memory)
 
@@ -124,7 +126,7 @@ class Brood:
             import tempfile
 
             with tempfile.TemporaryFile() as file:
-                file.write(json.dumps(self._boot).encode())
+                file.write(json.dumps(boot).encode())
                 file.seek(0)
                 os.dup2(file.fileno(), 0)
             os.set_inheritable(memory, True)  # noqa: FBT003 - its own signature
@@ -147,9 +149,11 @@ class Brood:
         wanted = None if ids is None else set(ids)
         return [child for child in self.named("engine") if wanted is None or child.engine in wanted]
 
-    def orphans(self) -> list[int]:
+    def orphans(self, marks: Iterable[str] = ()) -> list[int]:
         """Return what dead engines left behind: strangers that came to this subreaper, and all below them."""
+        # What carries one of the marks in its environment is of somebody who lives.
         tags = {f"IPCLUSTER_ENGINE={child.engine}".encode() for child in self.engines()}
+        tags |= {mark.encode() for mark in marks}
         found = [pid for pid in process.children(self._pid) if pid not in self and not _carries(pid, tags)]
         return found + [pid for orphan in found for pid in process.descendants(orphan)]
 

@@ -123,11 +123,17 @@ class Captures:
         """Return the descriptor, to poll for reading."""
         return self._epoll.fileno()
 
-    def open(self, engine: int) -> tuple[Capture, int]:
+    def open(self, engine: int, fifo: str | None = None) -> tuple[Capture, int]:
         """Begin to capture an engine; return what does, and the descriptor to which the engine is to write."""
+        # An engine that is no child here opens `fifo`, a path, by itself; the descriptor keeps that from its end.
         writer = LogWriter(log_path(self._folder, f"engine-{engine}"))
-        read, write = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(read, False)
+        if fifo is None:
+            read, write = os.pipe2(os.O_CLOEXEC)
+            os.set_blocking(read, False)
+        else:
+            os.mkfifo(fifo, 0o600)
+            read = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            write = os.open(fifo, os.O_WRONLY | os.O_CLOEXEC)
         capture = Capture(read, writer, lambda lines: self._publish(engine, lines))
         self._open[read] = capture
         self._epoll.register(read, select.EPOLLIN)

@@ -29,6 +29,9 @@ __all__ = ["Client"]
 
 T = TypeVar("T")
 
+#: Numbers the calls of this process that belong together.
+_gangs = itertools.count()
+
 
 class Client(concurrent.futures.Executor):
     """Runs functions on the engines of a cluster.
@@ -249,12 +252,16 @@ class Client(concurrent.futures.Executor):
     ) -> dict[int, T]:
         """Run ``fn(*args, **kwargs)`` once on each engine.
 
+        The calls are queued together: of two that are made at the same time every engine runs its part in the same
+        order, so collective calls of MPI do not meet those of others. The first exception is raised when it comes; a
+        note of it tells which engines are still busy.
+
         Parameters
         ----------
         fn, args, kwargs
             The call.
         engines
-            Ids, or ``"all"`` that are up now.
+            Ids, or the name of a set, or ``"all"`` that are up now. All ranks of an MPI set that is named must be up.
         timeout
             Seconds to wait for all results; default no limit but the cluster's end.
 
@@ -267,18 +274,28 @@ class Client(concurrent.futures.Executor):
         ------
         ClusterTimeout
             A result was not there in time.
-        ValueError
-            `engines` is neither "all" nor a sequence of ids.
+        ClusterError
+            There is no such set, or none of it is up, or not all ranks of an MPI set are.
+        Exception
+            Whatever one of the calls raised.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        if isinstance(engines, str) and engines != "all":
-            raise ValueError(f"engines is 'all' or a sequence of ids, not {engines!r}")
-        ids = (
-            self._connection.ask_engines(10.0 if timeout is None else timeout) if isinstance(engines, str) else engines
-        )
-        several = [self._options._replace(engines=(engine,)) for engine in ids]
+        ids = self._ids(engines, timeout)
+        gang = (next(_gangs), len(ids))
+        several = [self._options._replace(engines=(engine,), gang=gang) for engine in ids]
         futures = self._connection.submit_each(fn, args, kwargs, several)
+        concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_EXCEPTION)
+        failed = [future for future in futures if future.done() and not _succeeded(future)]
+        if failed:
+            busy = [engine for engine, future in zip(ids, futures, strict=True) if not future.done()]
+            _raise_with_note(failed[0], busy)
         return {engine: self._result(future, deadline) for engine, future in zip(ids, futures, strict=True)}
+
+    def _ids(self, engines: str | Sequence[int], timeout: float | None) -> Sequence[int]:
+        if not isinstance(engines, str):
+            return engines
+        name = None if engines == "all" else engines
+        return self._connection.ask_engines(name, 10.0 if timeout is None else timeout)
 
     def put(self, value: T) -> Ref[T]:
         """Send a value once, to be used as an argument of many tasks of this client.
@@ -414,6 +431,21 @@ class Client(concurrent.futures.Executor):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a Client cannot be sent elsewhere: send the name ({self.name!r}) and connect there")
+
+
+def _succeeded(future: concurrent.futures.Future[Any]) -> bool:
+    return not future.cancelled() and future.exception() is None
+
+
+def _raise_with_note(failed: concurrent.futures.Future[Any], busy: Sequence[int]) -> None:
+    """Raise what a call raised, and tell which engines run theirs still."""
+    try:
+        failed.result()
+    except BaseException as error:
+        if busy:
+            still = ", ".join(map(str, busy))
+            error.add_note(f"engines {still} are still busy with their part of this call: interrupt or restart them")
+        raise
 
 
 class _ApplyToAll:

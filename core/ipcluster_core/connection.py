@@ -201,15 +201,18 @@ class Connection:
             with suppress(BlockingIOError, OSError):
                 os.write(self._wake_write, b"x")
 
-    def ask_engines(self, timeout: float) -> list[int]:
-        """Return the ids of the engines that are up."""
+    def ask_engines(self, name: str | None, timeout: float) -> list[int]:
+        """Return the ids of the engines that are up, of a set or of all; ClusterError if the set can take nothing."""
         self.check()
-        return list(self._ask(timeout, about="engines")["engines"])
+        answer = self._ask(timeout, about="engines", set=name)
+        if "error" in answer:
+            raise errors.ClusterError(str(answer["error"]))
+        return list(answer["engines"])
 
     def why_late(self) -> str:
         """Say what is known to keep results from coming, in words to follow others; empty when nothing is."""
         with suppress(errors.ClusterError, RuntimeError):
-            if not self.ask_engines(_WHY_SECONDS):
+            if not self.ask_engines(None, _WHY_SECONDS):
                 return ": no engine is up (scale it, or see its status)"
         return ""
 

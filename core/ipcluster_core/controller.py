@@ -34,14 +34,16 @@ from .adaptive import Adaptive
 from .events import EventKind, EventLog, kind_of_death
 from .hub import Hub
 from .incarnation import CONTROL, forget, log_path, note, secret_of, tail_of, update
-from .lifecycle import SERVING, ClusterLife, EngineState, limits_of
+from .lifecycle import ClusterLife, limits_of
 from .link import Link
 from .load import demand_of
 from .policy import policy_of
 from .record import ClusterState, Ended, Record, title_of, utc_now
+from .roster import SERVING, EngineState
 from .store import open_store
-from .targets import choose
+from .targets import choose, launchers_of
 from .waits import Wait
+from .wanted import kinds_of
 from .wire import same_secret
 
 __all__ = ["Controller", "run"]
@@ -71,7 +73,9 @@ class Controller:
         self._store = open_store(str(boot["store"]))
         sets = {str(name): int(n) for name, n in boot["sets"].items()}
         adapting = {str(name): Adaptive(*bounds) for name, bounds in boot["adapting"].items()}
-        self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec), policy_of(spec), adapting)
+        kinds = kinds_of(spec)
+        units = frozenset(name for name, kind in kinds.items() if kind == "mpi")
+        self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec), policy_of(spec), adapting, units)
         self._load: Mapping[str, Any] = {"queued": 0, "running": 0, "settled": 0, "clients": 0, "engines": {}}
         self._asking_status: list[int] = []
         self._asking_end: list[tuple[int, float, End]] = []
@@ -212,17 +216,20 @@ class Controller:
 
     def _perform_on_process(self, action: StartEngine | StopEngine | RestartEngine) -> None:
         match action:
-            case StartEngine(engine, incarnation, _):
+            case StartEngine(engine, incarnation, name, ranks):
                 self._note(EventKind.STARTED, f"incarnation {incarnation}", engine)
-                self._nanny.send({"do": "start", "engine": engine, "incarnation": incarnation})
+                start = {"do": "start", "engine": engine, "incarnation": incarnation, "set": name, "ranks": ranks}
+                self._nanny.send(start)
             case StopEngine(engine, late):
                 if late:
                     logger.warning("engine %d of %s had not drained in time and is ended", engine, self._title)
                 self._nanny.send({"do": "stop", "engine": engine})
-            case RestartEngine(engine):
+            case RestartEngine(engine, ranks):
                 logger.info("engine %d of %s is restarted on request", engine, self._title)
                 self._note(EventKind.RESTARTED, "on request", engine)
-                self._broker.send({"do": "restart", "engine": engine})
+                incarnation = self._life.engines[engine].incarnation
+                for number in range(engine, engine + ranks):
+                    self._broker.send({"do": "restart", "engine": number, "incarnation": incarnation})
                 self._nanny.send({"do": "stop", "engine": engine})
 
     def _perform_on_tasks(self, action: RetireEngines | DropEngine | RefuseTasks | AcceptTasks | Adapted) -> None:
@@ -303,15 +310,15 @@ class Controller:
         now, life = time.monotonic(), self._life
         engines = [
             {
-                "id": engine.id,
+                "id": number,
                 "set": engine.set,
                 "state": str(engine.state),
                 "incarnation": engine.incarnation,
-                "pid": engine.pid,
-                "tasks": int(self._load["engines"].get(str(engine.id), 0)),
+                "pid": engine.pids.get(number),
+                "tasks": int(self._load["engines"].get(str(number), 0)),
                 "seconds": round(now - engine.since, 3),
             }
-            for engine in sorted(life.engines.values(), key=lambda e: e.id)
+            for number, engine in sorted(life.engines.items())
         ]
         return {
             "state": str(self._state()),
@@ -382,6 +389,8 @@ class Controller:
         name, minimum, maximum = self._set_of(request), int(request["minimum"]), int(request["maximum"])
         if not 0 <= minimum <= maximum:
             raise errors.ClusterError(f"a set cannot have between {minimum} and {maximum} engines")
+        if name in self._life.units:
+            raise errors.ClusterError(f"{self._title}: set {name!r} is an MPI set, which cannot adapt to the load")
         logger.info("%s: set %s adapts to its load, from %d to %d engines", self._title, name, minimum, maximum)
         self._note(EventKind.ADAPTED, f"set {name!r} adapts to its load, from {minimum} to {maximum} engines")
         patience = float(request["patience"])
@@ -409,11 +418,15 @@ class Controller:
         self._waits.append(Wait(client, until, was=was))
 
     def _on_signal(self, client: int, request: Mapping[str, Any]) -> None:
-        engines = choose(self._life, request["engines"], self._title)
+        engines, signum = choose(self._life, request["engines"], self._title), int(request["signum"])
         # One that is not up yet has no handlers: most signals would end it.
         up = [engine for engine in engines if self._life.engines[engine].state in SERVING]
-        logger.info("%s: signal %d to engines %s", self._title, int(request["signum"]), up)
-        self._nanny.send({"do": "signal", "request": client, "signum": int(request["signum"]), "engines": up})
+        launchers: list[str] = []
+        if request["target"] == "launcher":
+            launchers, up = launchers_of(self._life, engines, self._title), []
+        logger.info("%s: signal %d to %s %s", self._title, signum, request["target"], up or launchers)
+        order = {"do": "signal", "request": client, "signum": signum, "engines": up, "launchers": launchers}
+        self._nanny.send(order)
 
     def _on_interrupt(self, client: int, request: Mapping[str, Any]) -> None:
         engines = choose(self._life, request["engines"], self._title)

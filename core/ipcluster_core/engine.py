@@ -88,6 +88,8 @@ class Engine:
             "engine": self._engine,
             "incarnation": self._incarnation,
             "host": os.uname().nodename,
+            "set": self._boot.get("set", "default"),
+            "ranks": self._boot.get("ranks"),
             "versions": dict(versions.ours()),
         }
         channel.send(Notice(Kind.HELLO, hello).encode())

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from .lifecycle import EngineState
+from .roster import EngineState
 
 __all__ = ["EventKind", "EventLog", "kind_of_death"]
 

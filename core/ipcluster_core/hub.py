@@ -40,6 +40,10 @@ class Hub:
         self._paused: set[int] = set()
         self._next = 1
 
+    def fileno(self) -> int:
+        """Return the descriptor, to poll for reading; then call `wait`."""
+        return self._epoll.fileno()
+
     def watch(self, fd: int) -> None:
         """Have `wait` tell also when this descriptor can be read."""
         self._epoll.register(fd, select.EPOLLIN)

@@ -1,21 +1,14 @@
-r"""What happens to a cluster and its engines: pure state, events in, actions out, the clock passed in.
+"""What happens to a cluster and its engines: pure state, events in, actions out, the clock passed in.
 
-A cluster: ``creating -> running -> ending -> ended``. An engine::
-
-    starting --up--> up --scaled down--> retiring --idle, or late--> stopping --dead--> (removed)
-     ^ |  \           | \--restart, or it leaves as its policy wants--> restarting --dead--> starting
-       |   died       died
-       |      \      /
-       |       waiting  --pause over--> starting      (same id, next incarnation)
-       +-- died so often in a row that its policy gives it up --> failed
+A cluster: ``creating -> running -> ending -> ended``. An engine: see `roster`.
 
 A set is sized by whoever scales it, or by its load while it adapts. When every engine has failed for good, tasks are
-refused until something gives engines another chance.
+refused until something gives engines another chance. An MPI set is one unit: its ranks are started, lost and restarted
+together, and it changes its size by a restart.
 """
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,8 +29,9 @@ from .actions import (
 )
 from .adaptive import PATIENCE, Adaptive, Demand
 from .policy import STEADY_SECONDS, EnginePolicy, pause_after
+from .roster import COMING, COUNTED, HOPED_FOR, Engine, EngineState
 
-__all__ = ["SERVING", "ClusterLife", "Engine", "EngineState", "Limits", "limits_of"]
+__all__ = ["ClusterLife", "Limits", "limits_of"]
 
 
 #: Seconds that an engine to be scaled away may go on with the tasks it has, unless whoever scales says otherwise.
@@ -45,51 +39,6 @@ DRAIN_SECONDS = 300.0
 
 #: Seconds between two looks at the load while a set adapts to it.
 LOOK_SECONDS = 1.0
-
-
-class EngineState(enum.StrEnum):
-    """See the drawing above."""
-
-    STARTING = "starting"
-    UP = "up"
-    RETIRING = "retiring"
-    STOPPING = "stopping"
-    RESTARTING = "restarting"
-    WAITING = "waiting"
-    FAILED = "failed"
-
-
-#: Engines that count towards the number asked for.
-_COUNTED = frozenset(
-    {EngineState.STARTING, EngineState.UP, EngineState.RESTARTING, EngineState.WAITING, EngineState.FAILED}
-)
-
-#: Engines that are on their way up.
-_COMING = frozenset({EngineState.STARTING, EngineState.RESTARTING})
-
-#: Engines that may yet come up.
-_HOPED_FOR = _COMING | {EngineState.WAITING}
-
-
-#: Engines that have registered and may run tasks.
-SERVING = frozenset({EngineState.UP, EngineState.RETIRING})
-
-
-@dataclass(slots=True)
-class Engine:
-    """One engine id through all its incarnations. Times are monotonic seconds."""
-
-    id: int
-    set: str
-    incarnation: int = 0
-    state: EngineState = EngineState.STARTING
-    since: float = 0.0
-    pid: int | None = None
-    quick_deaths: int = 0
-    failed_starts: int = 0
-    verdict: str = ""
-    cause: str = ""
-    tail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +54,8 @@ class Limits:
 class ClusterLife:
     """Sizes of engine sets, what became of each engine, and when it all ends.
 
-    `sets` is the number of engines wanted by set; `at_least` the number that makes the cluster ready.
+    `sets` is the number of engines wanted by set; `at_least` the number that makes the cluster ready; `units` the sets
+    that are MPI sets. In `engines` one of those stands under the id of each of its ranks.
     """
 
     sets: dict[str, int]
@@ -113,6 +63,7 @@ class ClusterLife:
     limits: Limits = field(default_factory=Limits)
     policy: EnginePolicy = field(default_factory=EnginePolicy)
     adapting: dict[str, Adaptive] = field(default_factory=dict)
+    units: frozenset[str] = frozenset()
     engines: dict[int, Engine] = field(default_factory=dict)
     ready_at: float | None = None
     over: End | None = None
@@ -138,12 +89,15 @@ class ClusterLife:
         """Note the process of an engine (of that incarnation, if one is named)."""
         found = self.engines.get(engine)
         if found is not None and incarnation in (None, found.incarnation):
-            found.pid = pid
+            found.pids[engine] = pid
 
     def engine_up(self, engine: int, incarnation: int, now: float) -> Iterator[Action]:
-        """Note that an engine has registered with the broker."""
+        """Note that an engine has registered with the broker; an MPI set is up with the last of its ranks."""
         found = self.engines.get(engine)
-        if found is not None and found.incarnation == incarnation and found.state is EngineState.STARTING:
+        if found is None or found.incarnation != incarnation or found.state is not EngineState.STARTING:
+            return
+        found.registered |= {engine}
+        if len(found.registered) == found.ranks:
             found.state, found.since, found.failed_starts = EngineState.UP, now, 0
             yield from self._maybe_ready(now)
             yield from self._fit(found.set, now)
@@ -165,14 +119,14 @@ class ClusterLife:
         recycled: bool = False,
     ) -> Iterator[Action]:
         """Decide what follows from the end of an engine's process; `recycled` when it had left as its policy wants."""
+        # Of an MPI set it is told once, for any rank, when nothing of the set is left.
         found = self.engines.get(engine)
         if found is None or self.over or incarnation not in (None, found.incarnation):
             return
-        found.pid, found.cause, found.tail = None, cause, tail
+        found.ends(cause, tail)
         if found.state in (EngineState.STOPPING, EngineState.RETIRING):
-            del self.engines[engine]
-            yield DropEngine(engine, self._expected())
-            yield from self._note_hope(now)
+            yield from self._remove(found)
+            yield from self._fit(found.set, now) if found.set in self.units else self._note_hope(now)
             return
         if recycled:
             found.quick_deaths = found.failed_starts = 0
@@ -189,7 +143,8 @@ class ClusterLife:
         if found.verdict:
             found.state = EngineState.FAILED
             self._look_at = now
-            yield DropEngine(engine, self._expected(), self._reason(found))
+            why = self._reason(found)
+            yield from (DropEngine(engine, self._expected(), why) for engine in found.ids)
             yield from self._maybe_hopeless()
         # It may have been one too many: then it is not started again.
         yield from self._fit(found.set, now)
@@ -212,8 +167,9 @@ class ClusterLife:
         yield from self._resize(name, self.adapting[name].clamp(self.sets[name]), now)
 
     def _forget_failed(self, name: str) -> None:
-        for engine in [e for e in self.engines.values() if e.set == name and e.state is EngineState.FAILED]:
-            del self.engines[engine.id]
+        for engine in [e for e in self._lives() if e.set == name and e.state is EngineState.FAILED]:
+            for number in engine.ids:
+                del self.engines[number]
 
     def _resize(self, name: str, n: int, now: float) -> Iterator[Action]:
         self.sets[name] = n
@@ -226,12 +182,13 @@ class ClusterLife:
         """Start engines anew under their ids, at once; those given up get another chance. Unknown ids are left out."""
         if self.over:
             return
-        for engine in [self.engines[engine] for engine in engines if engine in self.engines]:
+        meant = {self.engines[engine].id for engine in engines if engine in self.engines}
+        for engine in [engine for engine in self._lives() if engine.id in meant]:
             if engine.state in (EngineState.WAITING, EngineState.FAILED):
                 yield self._start(engine, now)
             elif engine.state in (EngineState.STARTING, EngineState.UP):
                 engine.state, engine.since = EngineState.RESTARTING, now
-                yield RestartEngine(engine.id)
+                yield RestartEngine(engine.id, engine.ranks)
             engine.quick_deaths = engine.failed_starts = 0
         yield from self._note_hope(now)
 
@@ -276,15 +233,15 @@ class ClusterLife:
         """Size the adaptive sets by the load."""
         self._look_at = None
         for name, adaptive in self.adapting.items():
-            mine = [e for e in self.engines.values() if e.set == name and e.state in _COUNTED]
+            mine = [e for e in self.engines.values() if e.set == name and e.state in COUNTED]
             busy = sum(e.id in demand.busy for e in mine)
             # What waits may go to any engine: those on their way in other sets will have their share.
-            elsewhere = self.count(*_HOPED_FOR) - self.count(*_HOPED_FOR, of=name)
+            elsewhere = sum(self.count(*HOPED_FOR, of=other) for other in self.sets if other not in self.units | {name})
             before = self.sets[name]
             decision = adaptive.decide(
                 wanted=before,
                 need=busy + max(0, demand.useful - elsewhere),
-                coming=self.count(*_HOPED_FOR, of=name),
+                coming=self.count(*HOPED_FOR, of=name),
                 failed=self.count(EngineState.FAILED, of=name),
                 now=now,
             )
@@ -310,7 +267,7 @@ class ClusterLife:
         """Do what has become due."""
         if self.over:
             return
-        for engine in list(self.engines.values()):
+        for engine in self._lives():
             if engine.state is EngineState.WAITING and now >= engine.since + pause_after(engine.quick_deaths):
                 yield self._start(engine, now)
             elif engine.state is EngineState.RETIRING and now >= self._drained_at(engine):
@@ -357,12 +314,14 @@ class ClusterLife:
 
     def reachable(self, of: str | None = None) -> int:
         """Return how many engines are up or may still come up."""
-        return self.count(EngineState.UP, *_HOPED_FOR, of=of)
+        return self.count(EngineState.UP, *HOPED_FOR, of=of)
 
     def possible(self) -> int:
         """Return how many engines are up or may still come up, also by load and by further tries."""
         room = sum(max(0, adaptive.maximum - self.reachable(of=name)) for name, adaptive in self.adapting.items())
-        return self.reachable() + room
+        # An MPI set that is ending comes back with another size.
+        ending = {e.set for e in self._lives() if e.state is EngineState.STOPPING} & self.units
+        return self.reachable() + room + sum(self.sets[name] for name in ending)
 
     def idle_seconds(self, now: float) -> float | None:
         """Return for how long there was nothing to do, as far as is known; None when there is, or engines start."""
@@ -371,16 +330,16 @@ class ClusterLife:
 
     def reasons(self) -> list[str]:
         """Say why engines are missing: one line each, with the last output of those that failed."""
-        lines = [self._reason(e) for e in sorted(self.engines.values(), key=lambda e: e.id)]
+        lines = [self._reason(e) for e in sorted(self._lives(), key=lambda e: e.id)]
         lines += [f"set {name!r}: {adaptive.reason()}" for name, adaptive in self.adapting.items() if adaptive.reason()]
         return [line for line in lines if line]
 
     @staticmethod
     def _reason(engine: Engine) -> str:
         if engine.state is EngineState.FAILED:
-            return f"engine {engine.id} {engine.verdict} ({engine.cause}):\n{engine.tail}".rstrip(":\n")
+            return f"{engine.title} {engine.verdict} ({engine.cause}):\n{engine.tail}".rstrip(":\n")
         if engine.state is EngineState.WAITING:
-            return f"engine {engine.id} ended ({engine.cause}) and will be started again"
+            return f"{engine.title} ended ({engine.cause}) and will be started again"
         return ""
 
     # decisions
@@ -389,20 +348,20 @@ class ClusterLife:
         """Start or retire engines of a set until their number is the one wanted."""
         if self.over:
             return
-        mine = [e for e in self.engines.values() if e.set == name and e.state in _COUNTED]
+        if name in self.units:
+            yield from self._fit_unit(name, now)
+            return
+        mine = [e for e in self.engines.values() if e.set == name and e.state in COUNTED]
         excess = self._counted(name) - self.sets[name]
         for _ in range(-excess):
-            engine = Engine(self._free_id(), name)
-            self.engines[engine.id] = engine
-            yield self._start(engine, now)
+            yield self._start(self._add(name, 1), now)
         # Those that do no work go first: given up or waiting ones at once, then the broker's choice of those up.
         for engine in sorted(mine, key=lambda e: -e.id):
             if excess > 0 and engine.state in (EngineState.WAITING, EngineState.FAILED):
                 excess -= 1
-                del self.engines[engine.id]
-                yield DropEngine(engine.id, self._expected())
+                yield from self._remove(engine)
         # Engines on their way might get a task the moment they are up: they are waited for and retired then.
-        starting = sum(e.state in _COMING for e in mine)
+        starting = sum(e.state in COMING for e in mine)
         up = tuple(e.id for e in mine if e.state is EngineState.UP)
         if excess > starting:
             self._asked_to_retire[name] += excess - starting
@@ -412,28 +371,56 @@ class ClusterLife:
             yield RetireEngines(name, up, excess - starting, only_idle)
         yield from self._note_hope(now)
 
+    def _fit_unit(self, name: str, now: float) -> Iterator[Action]:
+        """Start an MPI set, or end it if it has another size than is wanted; it is started when that one is gone."""
+        wanted = self.sets[name]
+        for unit in [unit for unit in self._lives() if unit.set == name and unit.ranks != wanted]:
+            if unit.state in (EngineState.WAITING, EngineState.FAILED):
+                yield from self._remove(unit)
+            elif unit.state is EngineState.RESTARTING:
+                unit.state = EngineState.STOPPING
+            elif unit.state is not EngineState.STOPPING:
+                unit.state, unit.since = EngineState.STOPPING, now
+                yield StopEngine(unit.id)
+        if wanted and not any(unit.set == name for unit in self.engines.values()):
+            yield self._start(self._add(name, wanted), now)
+        yield from self._note_hope(now)
+
+    def _lives(self) -> list[Engine]:
+        """Return engines and MPI sets, each once."""
+        return [engine for number, engine in self.engines.items() if number == engine.id]
+
+    def _add(self, name: str, ranks: int) -> Engine:
+        """Give the next engine of a set, or an MPI set, the lowest ids that are free, in a row."""
+        first = 0
+        while not self.engines.keys().isdisjoint(range(first, first + ranks)):
+            first += 1
+        engine = Engine(first, name, ranks)
+        self.engines.update(dict.fromkeys(engine.ids, engine))
+        return engine
+
+    def _remove(self, engine: Engine) -> Iterator[Action]:
+        for number in engine.ids:
+            del self.engines[number]
+        yield from (DropEngine(number, self._expected()) for number in engine.ids)
+
     def _counted(self, name: str) -> int:
         """Return how many engines of a set count towards the number wanted."""
-        return self.count(*_COUNTED, of=name) - self._asked_to_retire[name]
+        return self.count(*COUNTED, of=name) - self._asked_to_retire[name]
 
     def _start(self, engine: Engine, now: float) -> StartEngine:
         # An id that is used again goes on counting: what is still said of its former engine is not taken for this one.
-        engine.incarnation = self._starts[engine.id]
-        self._starts[engine.id] += 1
+        engine.incarnation = max(self._starts[number] for number in engine.ids)
+        for number in engine.ids:
+            self._starts[number] = engine.incarnation + 1
         engine.state, engine.since, engine.verdict = EngineState.STARTING, now, ""
-        return StartEngine(engine.id, engine.incarnation, engine.set)
+        return StartEngine(engine.id, engine.incarnation, engine.set, engine.ranks)
 
     def _drained_at(self, engine: Engine) -> float:
         return engine.since + self._drains.get(engine.set, DRAIN_SECONDS)
 
-    def _free_id(self) -> int:
-        candidate = 0
-        while candidate in self.engines:
-            candidate += 1
-        return candidate
-
     def _expected(self) -> tuple[int, ...]:
-        return tuple(e.id for e in self.engines.values() if e.state in _COUNTED - {EngineState.FAILED})
+        return tuple(n for n, e in self.engines.items() if e.state in COUNTED - {EngineState.FAILED})
 
     def _maybe_ready(self, now: float) -> Iterator[Action]:
         if self.ready_at is None and self.over is None and self.count(EngineState.UP) >= self.at_least:
@@ -451,7 +438,9 @@ class ClusterLife:
         """Have tasks refused once no engine is left for them and none will come, and kept again when one may."""
         if self.ready_at is None or self.over:
             return
-        hopeless = bool(self.count(EngineState.FAILED)) and not self.reachable()
+        # Ranks take only what is sent to them.
+        takers = {e.state for e in self.engines.values() if e.set not in self.units}
+        hopeless = EngineState.FAILED in takers and takers.isdisjoint(HOPED_FOR | {EngineState.UP})
         hopeless = hopeless and all(adaptive.refuses(now) for adaptive in self.adapting.values())
         if hopeless and not self.refusing:
             self.refusing = True
@@ -470,7 +459,7 @@ class ClusterLife:
 
     def _idle_from(self) -> float | None:
         """Return since when nothing was queued, running or starting."""
-        if self.idle_since is None or self.ready_at is None or self.count(*_HOPED_FOR):
+        if self.idle_since is None or self.ready_at is None or self.count(*HOPED_FOR):
             return None
         newest = max((e.since for e in self.engines.values()), default=self.ready_at)
         return max(self.idle_since, self.ready_at, newest)

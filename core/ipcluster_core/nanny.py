@@ -37,9 +37,11 @@ from .capture import Captures
 from .errors import ClusterError
 from .incarnation import LOG_FORMAT, forget, log_path, note, secret_of, tail_of, update
 from .interrupts import Why
+from .journal import Journal
 from .link import Link, link_pair
 from .logs import PartHandler, open_log, redirect
 from .memory import MemoryWatch
+from .mpiset import MpiSet, MpiSets
 from .policy import policy_of
 from .process import Identity, describe_exit, end_all, identify, liveness
 from .pursuit import Pursuits, Target
@@ -82,6 +84,7 @@ class Nanny:
         self._captures = Captures(self._folder, self._publisher.publish)
         self._brood = Brood(boot, self._captures)
         self._pursuits = Pursuits()
+        self._mpi = MpiSets(boot, self._brood, self._captures, self._authorize, self._tell_started)
 
     # life
 
@@ -168,14 +171,14 @@ class Nanny:
             poller.register(link.fileno(), select.POLLIN)
         poller.register(self._captures.fileno(), select.POLLIN)
         poller.register(self._publisher.fileno(), select.POLLIN)
+        for fd in self._mpi.filenos():
+            poller.register(fd, select.POLLIN)
         owner_fd = self._open_owner()
         if owner_fd is not None:
             poller.register(owner_fd, select.POLLIN)
         while self._over is None:
             ready = {fd for fd, _ in poller.poll(self._wait_ms())}
-            self._kill_late()
-            self._answer_pursuits()
-            self._captures.serve()
+            self._do_what_is_due()
             if self._publisher.fileno() in ready:
                 self._publisher.serve()
             if owner_fd is not None and owner_fd in ready:
@@ -187,6 +190,12 @@ class Nanny:
                     self._on_link(name, link)
             if wake_fd in ready:
                 self._look_at_signals(wake_fd)
+
+    def _do_what_is_due(self) -> None:
+        self._kill_late()
+        self._mpi.serve()
+        self._answer_pursuits()
+        self._captures.serve()
 
     def _open_owner(self) -> int | None:
         """Return a pidfd of the process whose ``with`` block owns the cluster; None if nobody's does."""
@@ -230,8 +239,10 @@ class Nanny:
             case "ready":
                 self._tell_creator("ready")
             case "start":
-                self._start_engine(int(message["engine"]), int(message["incarnation"]))
+                self._start(message)
             case "stop":
+                if self._mpi.stop(int(message["engine"]), GRACE_SECONDS):
+                    return
                 for child in self._brood.engines([message["engine"]]):
                     child.kill_at = time.monotonic() + GRACE_SECONDS
                     child.signal_group(signal.SIGTERM)
@@ -248,18 +259,22 @@ class Nanny:
 
     def _interrupt(self, message: Mapping[str, Any]) -> None:
         """Have an engine leave one task, if it has that one still."""
-        for child in self._brood.engines([message["engine"]]):
+        engine = int(message["engine"])
+        journals = self._mpi.journals()
+        for child in self._brood.engines([engine]):
             if child.incarnation == message["incarnation"] and child.journal is not None:
-                child.journal.interrupts.add(int(message["chunk"]), int(message["index"]), Why(message["why"]))
-                child.signal(interrupts.SIGNAL)
+                journals[engine] = child.journal
+        if engine in journals:
+            journals[engine].interrupts.add(int(message["chunk"]), int(message["index"]), Why(message["why"]))
+            self._signal_engines([engine], interrupts.SIGNAL)
 
     def _interrupt_running(self, message: Mapping[str, Any]) -> None:
         """Have engines leave what they run at this moment; who asked is answered when it is known what became of it."""
-        journals = {child.engine: child.journal for child in self._brood.engines(message["engines"])}
+        journals: dict[int, Journal | None] = {child.engine: child.journal for child in self._brood.engines()}
+        journals.update(self._mpi.journals())
         targets = [Target(engine, journals.get(engine)) for engine in message["engines"]]
         running = self._pursuits.begin(int(message["request"]), targets, time.monotonic())
-        for child in self._brood.engines(running):
-            child.signal(interrupts.SIGNAL)
+        self._signal_engines(running, interrupts.SIGNAL)
         self._answer_pursuits()
 
     def _answer_pursuits(self) -> None:
@@ -267,11 +282,20 @@ class Nanny:
             self._answer(request, outcomes={str(engine): outcome for engine, outcome in sorted(outcomes.items())})
 
     def _signal(self, message: Mapping[str, Any]) -> None:
-        """Signal the processes of engines, and nothing that they have started."""
-        found = self._brood.engines(message["engines"])
+        """Signal the processes of engines, and nothing that they have started; or the launchers of MPI sets."""
+        reached = self._signal_engines(message["engines"], int(message["signum"]))
+        for name in message["launchers"]:
+            launcher = self._mpi.launcher_of(name)
+            if launcher is not None:
+                launcher.signal(int(message["signum"]))
+        self._answer(int(message["request"]), engines=reached)
+
+    def _signal_engines(self, engines: list[int], signum: int) -> list[int]:
+        """Signal engines; return those that were there."""
+        found = self._brood.engines(engines)
         for child in found:
-            child.signal(int(message["signum"]))
-        self._answer(int(message["request"]), engines=sorted(child.engine for child in found))
+            child.signal(signum)
+        return sorted([child.engine for child in found] + self._mpi.signal(engines, signum))
 
     def _answer(self, request: int, **content: Any) -> None:
         self._links["controller"].send({"event": "answer", "request": request, "content": content})
@@ -285,15 +309,22 @@ class Nanny:
         except ClusterError:  # it is gone: so is the cluster, in a moment
             return False
 
-    def _start_engine(self, engine: int, incarnation: int) -> None:
-        who = {"engine": engine, "incarnation": incarnation}
+    def _start(self, message: Mapping[str, Any]) -> None:
+        engine, incarnation, name = int(message["engine"]), int(message["incarnation"]), str(message["set"])
+        if self._mpi.has(name):
+            self._mpi.start(name, engine, incarnation, int(message["ranks"]))
+            return
         try:
-            child = self._brood.start_engine(self._roles["engine"], engine, incarnation)
+            child = self._brood.start_engine(self._roles["engine"], engine, incarnation, name)
         except OSError as error:  # no descriptor, no process, no memory is to be had
+            who = {"engine": engine, "incarnation": incarnation}
             cause = {"cause": f"it cannot be started: {error}", "tail": "", "farewell": ""}
             self._links["controller"].send({"event": "died", **who, **cause})
             return
-        self._links["controller"].send({"event": "started", **who, "pid": child.pid})
+        self._tell_started(engine, incarnation, child.pid)
+
+    def _tell_started(self, engine: int, incarnation: int, pid: int) -> None:
+        self._links["controller"].send({"event": "started", "engine": engine, "incarnation": incarnation, "pid": pid})
 
     def _wait_ms(self) -> float | None:
         times = [child.kill_at for child in self._brood]
@@ -306,7 +337,7 @@ class Nanny:
         now = time.monotonic()
         for child in self._brood:
             if child.kill_at is not None and now >= child.kill_at:
-                child.kill_at = None
+                child.kill_at, child.is_killed = None, True
                 child.signal_group(signal.SIGKILL)
         for pid, why in self._memory.condemned([child.pid for child in self._brood.engines()], now).items():
             self._brood[pid].sentence = why
@@ -317,6 +348,10 @@ class Nanny:
             self._on_end(child, describe_exit(status))
 
     def _on_end(self, child: Child, cause: str) -> None:
+        unit = self._mpi.of(child)
+        if unit is not None:
+            self._on_set_end(unit, cause)
+            return
         tail = self._brood.last_words(child)
         if self._over is not None:
             return
@@ -333,18 +368,41 @@ class Nanny:
             "tail": tail,
             "farewell": child.journal.farewell(),
         }
+        self._tell_broker(message, child.journal)
+        child.journal.close()
+        self._end_orphans()
+        self._captures.close(child.capture)
+        self._links["controller"].send(message)
+
+    def _tell_broker(self, message: Mapping[str, Any], journal: Journal) -> None:
+        """Tell what a dead engine had done."""
+        self._pursuits.lost(journal)
         chunks, blob = [], b""
-        for part in child.journal.read():
+        for part in journal.read():
             sizes = [(done.status, -1 if done.payload is None else len(done.payload)) for done in part.finished]
             blob += b"".join(done.payload or b"" for done in part.finished)
             chunks.append({"chunk": part.chunk, "begun": part.begun, "finished": sizes})
-        self._pursuits.lost(child.journal)
-        child.journal.close()
         self._links["broker"].send({**message, "chunks": chunks}, blob)
-        # The next incarnation of the engine must find free what this one's children may still hold.
-        end_all(self._brood.orphans, grace=0.0, timeout=END_SECONDS)
-        self._captures.close(child.capture)
-        self._links["controller"].send(message)
+
+    def _end_orphans(self) -> None:
+        """See to it that the next incarnation finds free what children of this one may still hold."""
+        end_all(lambda: self._brood.orphans(self._mpi.marks()), grace=0.0, timeout=END_SECONDS)
+
+    def _on_set_end(self, unit: MpiSet, mpiexec: str) -> None:
+        """Tell of the loss of an MPI set, when nothing of it is left."""
+        sets = self._mpi
+        if self._over is not None:
+            return
+        sets.end(unit)
+        self._end_orphans()
+        died = {"event": "died", "incarnation": unit.incarnation, "tail": sets.last_words(unit)}
+        message = {**died, "cause": unit.cause(mpiexec)}
+        # Before the broker: whoever hears of the loss, and then waits for the set, waits for the next one.
+        self._links["controller"].send({**message, "engine": unit.first, "farewell": ""})
+        told = {"unit": list(unit.ranks), "whole": f"MPI set {unit.name!r}"}
+        for engine, rank in unit.ranks.items():
+            self._tell_broker({**message, **told, "engine": engine}, rank.journal)
+        sets.forget(unit)
 
     # the end
 
@@ -372,6 +430,7 @@ class Nanny:
         self._reap()
         self._captures.end()
         self._publisher.close()
+        self._mpi.close()
         note(
             self._store,
             self._tag,

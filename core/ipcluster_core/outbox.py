@@ -32,6 +32,7 @@ class Options(NamedTuple):
     engines: tuple[int, ...] | None = None
     timeout: float | None = None
     name: str | None = None
+    gang: tuple[int, int] | None = None  # its number, and how many tasks are of it
 
     def on_wire(self, refs: frozenset[bytes]) -> dict[str, Any] | None:
         """Return what the broker must know; None if nothing differs from the defaults."""
@@ -44,6 +45,8 @@ class Options(NamedTuple):
             found["timeout"] = self.timeout
         if self.name is not None:
             found["name"] = self.name
+        if self.gang is not None:
+            found["gang"] = self.gang
         return found or None
 
 

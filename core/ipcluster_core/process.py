@@ -21,6 +21,7 @@ __all__ = [
     "TAG_VARIABLE",
     "Identity",
     "Tagged",
+    "carrying",
     "children",
     "close_all_but",
     "close_input",
@@ -225,8 +226,13 @@ def tagged(tag: str) -> list[int]:
     list of int
         This process may be among them.
     """
-    variable = f"{TAG_VARIABLE}={tag}".encode()
-    return [pid for pid in _pids() if variable in _environment(pid)]
+    return carrying(f"{TAG_VARIABLE}={tag}")
+
+
+def carrying(variable: str) -> list[int]:
+    """Return the pids whose environment, as it was when they were executed, has a variable, given as ``NAME=value``."""
+    sought = variable.encode()
+    return [pid for pid in _pids() if sought in _environment(pid)]
 
 
 class Tagged(NamedTuple):

@@ -91,6 +91,7 @@ class _Seat:
     next_chunk: int = 0
     retiring: bool = False
     suspended: bool = False
+    named_only: bool = False  # takes what names it, and nothing else
     left: int | None = None  # tasks that it may still be given
     gone: frozenset[int] | None = None  # what else was expected when it was said to be gone, before it was lost
 
@@ -166,9 +167,9 @@ class Scheduler:
         """Tell whether any task of a client is not settled."""
         return client in self._works
 
-    def engine_up(self, engine: int) -> None:
-        """Seat an engine that can take work."""
-        self._seats[engine] = _Seat(left=self._max_tasks)
+    def engine_up(self, engine: int, *, named_only: bool = False) -> None:
+        """Seat an engine that can take work; with `named_only`, such as names it (a rank of an MPI set)."""
+        self._seats[engine] = _Seat(left=None if named_only else self._max_tasks, named_only=named_only)
         self._note_hunger(engine)
 
     def assign(self) -> list[Assignment]:
@@ -215,7 +216,7 @@ class Scheduler:
         held = seat.chunks.get(chunk) if seat else None
         return None if held is None else held.settled
 
-    def engine_lost(self, engine: int, begun: Mapping[int, int]) -> list[Lost]:
+    def engine_lost(self, engine: int, begun: Mapping[int, int], *, all_begun: bool = False) -> list[Lost]:
         """Unseat an engine that died. Tell the tasks that it had finished by `done` before.
 
         Parameters
@@ -224,6 +225,8 @@ class Scheduler:
             Its id.
         begun
             By chunk, how many tasks had begun.
+        all_begun
+            Whether those that had not are lost too.
 
         Returns
         -------
@@ -238,7 +241,7 @@ class Scheduler:
         for number in sorted(seat.chunks, reverse=True):
             held = seat.chunks[number]
             work, first, stop = held.slice.work, held.slice.start + held.settled, held.slice.stop
-            untouched = min(stop, max(first, held.slice.start + begun.get(number, 0)))
+            untouched = stop if all_begun else min(stop, max(first, held.slice.start + begun.get(number, 0)))
             self._requeue(work, untouched, stop)
             for index in range(untouched - 1, first - 1, -1):
                 work.losses[index] = work.losses.get(index, 0) + 1
@@ -273,6 +276,18 @@ class Scheduler:
         possible = self._seats.keys() | set(expected)
         hopeless = [key for key in self._queues if key is not None and not key & possible]
         return [lost for key in hopeless for piece in self._queues.pop(key) for lost in self._give_up(piece)]
+
+    def give_up_on(self, engines: Iterable[int]) -> list[Lost]:
+        """Give up the queued tasks that only these engines could take.
+
+        Returns
+        -------
+        list of Lost
+            The tasks given up.
+        """
+        these = frozenset(engines)
+        keys = [key for key in self._queues if key is not None and key <= these]
+        return [lost for key in keys for piece in self._queues.pop(key) for lost in self._give_up(piece)]
 
     def give_up_waiting(self) -> list[Lost]:
         """Give up the queued tasks that any engine might take: none will come.
@@ -420,7 +435,8 @@ class Scheduler:
         if self._seats[engine].retiring:
             own = self._queues.get(frozenset((engine,)))
             return [own] if own else []
-        return [queue for key, queue in self._queues.items() if queue and (key is None or engine in key)]
+        any_too = not self._seats[engine].named_only
+        return [queue for key, queue in self._queues.items() if queue and (any_too if key is None else engine in key)]
 
     def _take(self, engine: int) -> Slice | None:
         """Cut the next slice for an engine off the queue whose front is oldest."""

@@ -21,7 +21,23 @@ class EngineSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     n: NonNegativeInt = Field(description="How many engines.")
-    kind: Literal["process"] = Field(default="process", description="What an engine is: an ordinary process.")
+    kind: Literal["process", "mpi"] = Field(
+        default="process",
+        description="What an engine is: an ordinary process, or a rank of an MPI program. Ranks are one unit: started, "
+        "lost and restarted together. They run what names them, see `Client.run`. max_tasks and max_memory_bytes are "
+        "not for them.",
+    )
+    mpiexec: str | None = Field(
+        default=None,
+        description="Command that starts the ranks; None means the one beside the interpreter, else the first on PATH.",
+    )
+    mpi_args: list[str] = Field(default_factory=list, description="More arguments for it, before the program.")
+
+    @model_validator(mode="after")
+    def _mpi_only(self) -> Self:
+        if self.kind != "mpi" and (self.mpiexec is not None or self.mpi_args):
+            raise ValueError("mpiexec and mpi_args are for sets of kind 'mpi'")
+        return self
 
 
 class ClusterSpec(BaseModel):
@@ -111,6 +127,8 @@ class ClusterSpec(BaseModel):
             least, most = self.adapt
             if not least <= self.sets.get("default", EngineSpec(n=least)).n <= most:
                 raise ValueError(f"adapt={self.adapt} must be the least and the most engines, and the set be within")
+            if self.sets.get("default", EngineSpec(n=0)).kind == "mpi":
+                raise ValueError("adapt is for processes: an MPI set has the size that it was started with")
             if "default" not in self.sets:
                 raise ValueError("adapt is for the set named default, and there is none")
         if self.at_least is not None and self.at_least > self.total:

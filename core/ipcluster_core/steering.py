@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from . import ending, reach
 from ._sync import synced
@@ -88,7 +88,8 @@ class Steering(ABC):
 
         New engines start together, see `wait`. For fewer, idle ones leave first; busy ones finish the tasks they
         have, within `drain`. A set that adapts to its load (see `adapt`) does so no longer. With none, tasks
-        wait until there are some.
+        wait until there are some. An MPI set, whose size is that of its world, is ended and started with the new size;
+        what its ranks run or wait for is lost, and says so.
 
         Parameters
         ----------
@@ -180,7 +181,12 @@ class Steering(ABC):
         await self._ask("restart", timeout=timeout + 2, engines=_plain(engines), limit=timeout)
 
     async def signal(
-        self, signum: int, engines: str | Sequence[int] | None = None, *, timeout: float = 10.0
+        self,
+        signum: int,
+        engines: str | Sequence[int] | None = None,
+        *,
+        target: Literal["engines", "launcher"] = "engines",
+        timeout: float = 10.0,
     ) -> list[int]:
         """Send a signal to engines: to their own processes, and not to what those have started.
 
@@ -194,6 +200,8 @@ class Steering(ABC):
             Which, for example ``signal.SIGUSR1``.
         engines
             Ids, or the name of a set; default all.
+        target
+            "launcher": not the ranks of an MPI set, but its mpiexec, which may pass it on to them or act on it.
         timeout
             Seconds for the answer.
 
@@ -205,13 +213,16 @@ class Steering(ABC):
         Raises
         ------
         ValueError
-            There is no such signal.
+            There is no such signal, or `target` is something else.
         ClusterError
-            There is no such engine or set; the message names those that there are.
+            There is no such engine or set, the message names those that there are; or none with a launcher.
         """
         if signum not in signal.valid_signals():
             raise ValueError(f"there is no signal {signum}")
-        answer = await self._ask("signal", timeout=timeout, signum=int(signum), engines=_plain(engines))
+        if target not in ("engines", "launcher"):
+            raise ValueError(f"target is 'engines' or 'launcher', not {target!r}")
+        order = {"signum": int(signum), "engines": _plain(engines), "target": target}
+        answer = await self._ask("signal", timeout=timeout, **order)
         return list(answer["engines"])
 
     async def interrupt(self, engines: str | Sequence[int] | None = None, *, timeout: float = 10.0) -> dict[int, str]:

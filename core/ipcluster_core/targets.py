@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .errors import ClusterError
 from .lifecycle import ClusterLife
 
-__all__ = ["choose"]
+__all__ = ["choose", "launchers_of"]
 
 
 def choose(life: ClusterLife, engines: str | Sequence[int] | None, title: str) -> list[int]:
@@ -38,9 +38,29 @@ def choose(life: ClusterLife, engines: str | Sequence[int] | None, title: str) -
         if engines not in life.sets:
             known = ", ".join(sorted(life.sets))
             raise ClusterError(f"{title} has no engine set {engines!r}; it has: {known}")
-        return sorted(engine.id for engine in life.engines.values() if engine.set == engines)
+        return sorted(number for number, engine in life.engines.items() if engine.set == engines)
     wanted = [int(engine) for engine in engines]
     unknown = [engine for engine in wanted if engine not in life.engines]
     if unknown:
         raise ClusterError(f"{title} has no engine {unknown}; it has: {sorted(life.engines)}")
     return wanted
+
+
+def launchers_of(life: ClusterLife, engines: Sequence[int], title: str) -> list[str]:
+    """Return the MPI sets of engines, each of which has its mpiexec.
+
+    Returns
+    -------
+    list of str
+        Their names, sorted.
+
+    Raises
+    ------
+    ClusterError
+        One of the engines is no rank of an MPI set.
+    """
+    sets = sorted({life.engines[engine].set for engine in engines})
+    plain = [name for name in sets if name not in life.units]
+    if plain:
+        raise ClusterError(f"{title}: set {plain[0]!r} has no launcher of its own, as MPI sets have")
+    return sets

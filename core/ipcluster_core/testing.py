@@ -185,7 +185,7 @@ class _ThreadNanny(threading.Thread):
             case "ready":
                 self.ready.set()
             case "start":
-                self._start_engine(int(message["engine"]), int(message["incarnation"]))
+                self._start_engine(int(message["engine"]), int(message["incarnation"]), str(message["set"]))
             case "stop":
                 self._stop_engine(int(message["engine"]))
             case "interrupt":
@@ -201,9 +201,9 @@ class _ThreadNanny(threading.Thread):
     def _answer(self, message: Mapping[str, Any], content: Mapping[str, Any]) -> None:
         self._controller.send({"event": "answer", "request": message["request"], "content": content})
 
-    def _start_engine(self, number: int, incarnation: int) -> None:
+    def _start_engine(self, number: int, incarnation: int, name: str) -> None:
         journal = Journal()
-        engine = Engine(self._boot, number, incarnation, journal)
+        engine = Engine({**self._boot, "set": name}, number, incarnation, journal)
 
         def run() -> None:
             engine.run()

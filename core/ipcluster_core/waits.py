@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import ClusterError, ClusterTimeout, LaunchError
-from .lifecycle import ClusterLife, EngineState
+from .lifecycle import ClusterLife
+from .roster import EngineState
 
 __all__ = ["Wait"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .spec import ClusterSpec, SpecFields
 
-__all__ = ["at_least_of", "bounds_of", "plain_spec", "sets_of"]
+__all__ = ["at_least_of", "bounds_of", "kinds_of", "plain_spec", "sets_of"]
 
 #: What ``ClusterSpec()`` dumps.
 _DEFAULTS: Mapping[str, Any] = {
@@ -91,6 +91,11 @@ def sets_of(plain: Mapping[str, Any]) -> dict[str, int]:
         return {name: int(engines["n"]) for name, engines in plain["engines"].items()}
     least = 2 if plain["adapt"] is None else int(plain["adapt"][0])
     return {"default": least if plain["n"] is None else int(plain["n"])}
+
+
+def kinds_of(plain: Mapping[str, Any]) -> dict[str, str]:
+    """Return the kind of each engine set: "process" or "mpi"."""
+    return {name: str(engines["kind"]) for name, engines in plain["engines"].items()} or {"default": "process"}
 
 
 def bounds_of(plain: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

@@ -211,3 +211,31 @@ def test_the_command_signals_and_interrupts(cluster: Cluster, client: Client, tm
     assert steps.ctl("restart", "signalled", "--engines", "default").returncode == 0
     with pytest.raises(errors.EngineLost):
         stuck.result(10)
+
+
+class SlowToLoad:
+    """A function whose pickle takes a minute to load."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __call__(self) -> None:
+        """Do nothing."""
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        """Tell when loading begins."""
+        return in_sleep, (self.path,)
+
+
+def test_an_engine_that_is_restarted_while_it_loads_a_function_loses_the_task(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    """Nothing of how engines are stopped is the outcome of a task: here it had not begun, and runs on the next one."""
+    view = client.options(engines=[2])
+    future = view.submit(SlowToLoad(str(tmp_path / "begun")))
+    steps.wait_until((tmp_path / "begun").exists)
+    (tmp_path / "begun").unlink()
+    cluster.restart_sync([2], timeout=20)
+    steps.wait_until((tmp_path / "begun").exists)
+
+    assert not future.done()

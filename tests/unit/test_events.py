@@ -6,7 +6,7 @@ import pytest
 
 from ipcluster_core import ClusterEvent
 from ipcluster_core.events import KEPT, LONGEST_TEXT, EventKind, EventLog, kind_of_death
-from ipcluster_core.lifecycle import EngineState
+from ipcluster_core.roster import EngineState
 
 
 def test_an_event_has_its_time_in_utc_to_the_millisecond() -> None:

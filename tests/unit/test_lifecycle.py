@@ -22,8 +22,9 @@ from ipcluster_core.actions import (
     StopEngine,
 )
 from ipcluster_core.adaptive import PATIENCE, REFUSING_ROUNDS, RETRY_PAUSES, Demand
-from ipcluster_core.lifecycle import DRAIN_SECONDS, ClusterLife, EngineState, Limits, limits_of
+from ipcluster_core.lifecycle import DRAIN_SECONDS, ClusterLife, Limits, limits_of
 from ipcluster_core.policy import PAUSES, START_TRIES, STEADY_SECONDS, EnginePolicy
+from ipcluster_core.roster import EngineState
 
 UP, STARTING, WAITING = EngineState.UP, EngineState.STARTING, EngineState.WAITING
 
@@ -120,7 +121,7 @@ def test_start_and_death_of_an_old_incarnation_have_no_effect() -> None:
     life.engine_started(0, 77, 0)
 
     assert list(life.engine_died(0, "exit code 1", "", 0.0, incarnation=0)) == []
-    assert life.engines[0].pid == 100
+    assert life.engines[0].pids == {0: 100}
     assert states(life) == {0: "starting"}
 
 
@@ -142,7 +143,7 @@ def test_engine_that_died_is_started_again_at_once() -> None:
     life.engine_started(0, 1234)
 
     assert list(life.engine_died(0, "signal SIGSEGV", "", 1.0)) == [StartEngine(0, 1, "default")]
-    assert life.engines[0].pid is None
+    assert life.engines[0].pids == {}
 
 
 def test_engine_that_dies_again_and_again_waits_longer_each_time() -> None:

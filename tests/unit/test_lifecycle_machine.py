@@ -26,8 +26,9 @@ from ipcluster_core.actions import (
     StopEngine,
 )
 from ipcluster_core.adaptive import Demand
-from ipcluster_core.lifecycle import DRAIN_SECONDS, ClusterLife, EngineState, Limits
+from ipcluster_core.lifecycle import DRAIN_SECONDS, ClusterLife, Limits
 from ipcluster_core.policy import EnginePolicy
+from ipcluster_core.roster import EngineState
 
 SETS = st.sampled_from(["one", "two"])
 SIZES = st.integers(0, 4)

@@ -571,3 +571,36 @@ def test_backlog_of_very_many_works_is_scaled_up_from_the_oldest() -> None:
         scheduler.submit(Work("client", number, 1, "slow"))
 
     assert scheduler.backlog() == Backlog(2 * LOOKED_AT, 0, 4.0 * LOOKED_AT)
+
+
+# ranks of MPI sets
+
+
+def test_a_rank_takes_what_names_it_and_nothing_else() -> None:
+    """However long the others' tasks wait; a limit on tasks is not for it."""
+    scheduler = Scheduler(max_tasks=1)
+    scheduler.engine_up(1, named_only=True)
+    scheduler.submit(Work("c", 0, 5, "f"))
+    scheduler.submit(Work("c", 10, 1, "f", engines=frozenset({1, 2})))
+    scheduler.submit(Work("c", 20, 1, "f", engines=frozenset({1})))
+    first = scheduler.assign()
+    scheduler.done(1, 0, 1, 1.0)
+    second = scheduler.assign()
+
+    assert [given.slice.work.base for given in (*first, *second)] == [10, 20]
+    assert scheduler.load.queued == 5
+
+
+def test_what_a_lost_rank_had_not_begun_is_lost_too() -> None:
+    """Its part would wait for the others' parts that had; and so is what waits for the set only."""
+    scheduler = Scheduler()
+    for engine in (1, 2):
+        scheduler.engine_up(engine, named_only=True)
+    for base, engines in ((0, {1}), (10, {2}), (20, {1}), (30, {1, 2}), (40, {1, 9})):
+        scheduler.submit(Work("c", base, 1, "f", engines=frozenset(engines)))
+    scheduler.assign()
+
+    assert sorted(lost.work.base for lost in scheduler.give_up_on([1, 2])) == [20, 30]
+    assert [lost.work.base for lost in scheduler.engine_lost(1, {}, all_begun=True)] == [0]
+    assert [lost.work.base for lost in scheduler.engine_lost(2, {}, all_begun=True)] == [10]
+    assert scheduler.load.queued == 1

@@ -104,7 +104,12 @@ def _timeout(seconds: float | None) -> _Argument:
 
 _ENGINES_OR_SET = (_NAME, _ENGINES, _arg("--engines", metavar="SET", help="this engine set"))
 
-_SIGNAL = (_NAME, _arg("signal", help="SIGUSR1, USR1 or 10"), *_ENGINES_OR_SET[1:])
+_SIGNAL = (
+    _NAME,
+    _arg("signal", help="SIGUSR1, USR1 or 10"),
+    *_ENGINES_OR_SET[1:],
+    _arg("--launcher", action="store_true", help="the mpiexec of an MPI set, and not its ranks"),
+)
 
 _CREATE = (
     _NAME,

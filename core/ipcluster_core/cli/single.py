@@ -9,7 +9,7 @@ import signal as signals
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import errors
 from .many import manager
@@ -235,8 +235,9 @@ def _engines(options: argparse.Namespace) -> str | list[int] | None:
 def signal(options: argparse.Namespace) -> int:
     """Send a signal to engines."""
     number = _signal_number(options.signal)
-    reached = _connect(options).signal_sync(number, _engines(options))
-    print(f"{options.name}: signal {number} sent to engines {reached}")
+    target: Literal["launcher", "engines"] = "launcher" if options.launcher else "engines"
+    reached = _connect(options).signal_sync(number, _engines(options), target=target)
+    print(f"{options.name}: signal {number} sent to {target if options.launcher else f'engines {reached}'}")
     return Exit.OK
 
 

