@@ -152,7 +152,7 @@ class Board(RuleBasedStateMachine):
         self.patch.setattr(module, "time", _Time(self.clock))
         self.patch.setattr(delivery, "time", _Time(self.clock))
         self.hub, self.nanny, self.controller = Hub(), Link(), Link()
-        spec = {"keep_results": KEPT, "max_tasks": None}
+        spec = {"keep_results": KEPT, "max_tasks": None, "engines": {}}
         boot = {"tag": "c/1/u", "folder": "/nowhere", "store": "memory:", "spec": spec}
         self.broker = Broker(boot, self.nanny, self.controller)  # type: ignore[arg-type]  # they only take notes
         self.broker._admission = Admission("cluster 'c' #1", "secret")
