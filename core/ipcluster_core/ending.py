@@ -123,7 +123,9 @@ async def teardown(
     deadline = time.monotonic() + timeout
     others = _give_up(store, record, claim, counter)
     if others is None:
-        return _gone(store, record)
+        # Who wrote that it ended may still be cleaning up, or may have been killed before it came to that.
+        left = await clean(store, record, reason, this_process(), max(1.0, deadline - time.monotonic()))
+        return _gone(store, record, left)
     if others and not force:
         names = ", ".join(sorted(others))
         if claim is None:
@@ -144,10 +146,10 @@ async def teardown(
     )
 
 
-def _gone(store: Store, record: Record) -> TeardownReport:
+def _gone(store: Store, record: Record, left: list[str]) -> TeardownReport:
     found = find_record(store, record.name)
     message = found[0].end_message() if found and found[0].tag == record.tag else f"{record.title} is over"
-    return TeardownReport(record.name, "already gone", message)
+    return TeardownReport(record.name, "already gone", message, tuple(left))
 
 
 def _is_mine(store: Store, record: Record, by: str) -> bool:

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import steps
-from ipcluster_core import Client, Cluster, ClusterManager, ClusterState, errors
+from ipcluster_core import Client, Cluster, ClusterManager, ClusterState, errors, open_store
+from ipcluster_core.incarnation import update
+from ipcluster_core.record import Ended, utc_now
 from ipcluster_core.wire import Buffer
 
 #: Seconds within which nothing of a broken cluster may live any more.
@@ -182,10 +184,24 @@ def test_sigkill_of_everything_at_once_is_seen_and_cured(cluster: Cluster) -> No
     assert steps.left_in_store() == ["records/mortal"]
 
 
+def test_what_was_killed_between_its_last_words_and_its_clean_up_is_cleaned_by_teardown(cluster: Cluster) -> None:
+    """The record says that it ended; secret and folder are still there, and go with a teardown that finds it gone."""
+    for pid in [steps.part("mortal", which) for which in ("nanny", "controller", "broker")]:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in steps.living("mortal"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    record = steps.record_of("mortal")
+    ended = Ended("its nanny died", utc_now(), "controller")
+    update(open_store(), record.tag, lambda now: now.with_state(ClusterState.ENDED, ended=ended))
+    assert len(steps.left_in_store()) > 1
+
+    assert cluster.teardown_sync().outcome == "already gone"
+    assert steps.left_in_store() == ["records/mortal"]
+
+
 def test_teardown_never_signals_a_stranger_with_a_recycled_pid(cluster: Cluster) -> None:
     """The record's nanny is identified by start time and boot as well; a stranger under its pid lives on."""
-    from ipcluster_core import open_store
-
     cluster.teardown_sync()
     stranger = subprocess.Popen(["sleep", "1000"])
     try:
