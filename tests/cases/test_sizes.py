@@ -152,17 +152,17 @@ def resident(pid: int) -> int:
 
 
 def test_large_results_that_were_fetched_and_dropped_are_kept_by_nobody() -> None:
-    """C39: 300 MB (not 1 GB), five times; controller and broker are back within 100 MB, and the cluster answers."""
+    """C39: 200 MB (not 1 GB), five times; controller and broker are back within 100 MB, and the cluster answers."""
     with Cluster("c39", n=1) as cluster:
         parts = [steps.part("c39", which) for which in ("controller", "broker", "nanny")]
         before = sum(map(resident, parts))
         with Client.connect("c39") as client:
             for _ in range(5):
-                future = client.submit(produce, 300 * MB)
+                future = client.submit(produce, 200 * MB)
                 start = time.monotonic()
                 cluster.status_sync()
                 assert time.monotonic() - start < 5
-                assert len(future.result(60)) == 300 * MB
+                assert len(future.result(60)) == 200 * MB
                 del future
 
         steps.wait_until(lambda: sum(map(resident, parts)) - before < 100 * MB)

@@ -280,8 +280,9 @@ class Board(RuleBasedStateMachine):
     def engine_is_to_go(self, data: st.DataObject, how: str) -> None:
         """It gets nothing more; its end comes later."""
         engine = data.draw(st.sampled_from(sorted(self.engines)))
-        command = {"do": how, "set": "default", "engines": [engine], "engine": engine, "count": 1, "only_idle": False}
-        self.broker._on_controller(command, b"")
+        retire = {"do": "retire", "set": "default", "engines": [engine], "count": 1, "only_idle": False}
+        restart = {"do": "restart", "engine": engine, "incarnation": self.engines[engine].incarnation}
+        self.broker._on_controller(retire if how == "retire" else restart, b"")
         self.settle()
 
     @rule(seconds=st.sampled_from([0.5, LIMIT, 2.5, KEPT]))
