@@ -177,9 +177,8 @@ class Engine:
             finally:
                 self._in_task = False
             given = self._reader.load(chunk.buffers, release=False)
-        except _Stopped:
-            raise
         except BaseException as error:  # noqa: BLE001 - whatever a module of the user raises on import is the task's error
+            _go_if_stopped(error)
             broken = serialize.dump_exception(error)
         outbox = _Outbox(self._send, chunk.number)
         self._journal.open_chunk(chunk.number)
@@ -222,9 +221,8 @@ class Engine:
                 return Status.OK, serialize.dump(value, buffers)
             finally:
                 self._in_task = False
-        except _Stopped:
-            raise
         except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit of a task are results too
+            _go_if_stopped(error)
             del buffers[:]
             if type(error) is KeyboardInterrupt and self._revoked.get(self._now) is Why.CANCEL:
                 return Status.CANCELLED, b""
@@ -312,12 +310,22 @@ def _revoked(why: Why) -> tuple[Status, bytes]:
 class _Stopped(BaseException):
     """SIGTERM: leave the user's code, run exit hooks, go."""
 
+    #: Whether it was: what gets here may be another exception, into which the user's code or Python has made it.
+    raised = False
+
 
 def _stop(signum: int, frame: object) -> None:
     del signum, frame
     # Once: a second signal while hooks run must not cut them short.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _Stopped.raised = True
     raise _Stopped
+
+
+def _go_if_stopped(error: BaseException) -> None:
+    """Go on to the end, rather than take for a task's own what came of being told to stop."""
+    if _Stopped.raised:
+        raise _Stopped from error
 
 
 def main() -> None:

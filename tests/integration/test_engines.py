@@ -124,8 +124,12 @@ def loaded(marker: str) -> Callable[[int], int]:
     """Be what a function is unpickled with; the first time, the engine is told to stop while it is at that."""
     if not Path(marker).exists():
         Path(marker).touch()
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(10)  # cut short by the stop
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)  # cut short by the stop
+        except BaseException as error:
+            # As Python does with whatever is raised while a class is made.
+            raise RuntimeError("it went wrong") from error
     return abs
 
 
