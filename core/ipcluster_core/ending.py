@@ -137,7 +137,7 @@ async def teardown(
     by, fate = this_process(), fate_of(record) if life_of(record) is Liveness.GONE else ""
     forgotten, left = await _end(store, record, f"{reason}{hit}", by, deadline, unseen=unseen)
     if not left and not _is_mine(store, record, by):
-        return _gone(store, record)
+        return _gone(store, record, left)
     found = f"; it was broken ({fate})" if fate else hit
     if forgotten:
         found = f"; it is forgotten here, and not ended ({forgotten})"

@@ -27,7 +27,9 @@ from __future__ import annotations
 import enum
 import json
 import struct
-from _operator import _compare_digest  # what `hmac` has of it costs the import of OpenSSL
+
+# What `hmac` has of it costs the import of OpenSSL.
+from _operator import _compare_digest  # pyright: ignore[reportPrivateUsage]
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -28,6 +28,9 @@ _WORKFLOW_PREFIXES = ("AIRFLOW", "PREFECT", "_AIRFLOW")
 #: The oldest Python that runs a cluster; one that is older does not even know our options.
 _OLDEST = (3, 11)
 
+#: What such a one says.
+_COMPLAINT = "Unknown option: -P"
+
 #: Seconds for an interpreter that cannot run a cluster to say its version.
 _VERSION_SECONDS = 5.0
 
@@ -106,7 +109,8 @@ class LocalLauncher:
             os.close(read)
         output = tail_of(log_path(folder, "nanny"))
         what = "ended before it was ready" if ready else f"was not ready within {timeout:g} s"
-        version = _version_of(python) if ready else None
+        # Only an interpreter that says so is run again: another may do anything, and hold up the end of this step.
+        version = _version_of(python) if ready and _COMPLAINT in output else None
         if version is not None and version < _OLDEST:
             has, needs = (".".join(map(str, numbers)) for numbers in (version, _OLDEST))
             raise LaunchError(f"{title_of(tag)} needs Python {needs} or newer, and {python} is Python {has}")
