@@ -23,6 +23,7 @@ from typing import Any
 
 from . import errors, interrupts, refs, serialize, versions, wire
 from .channel import Channel, connect
+from .forking import let_forks_be_ordinary
 from .incarnation import LOG_FORMAT, TASK, secret_of
 from .interrupts import Why
 from .journal import Journal
@@ -353,6 +354,7 @@ def run(boot: Mapping[str, Any], engine: int, incarnation: int, journal: Journal
     served = Engine(boot, engine, incarnation, journal)
     signal.signal(signal.SIGINT, served.on_sigint)
     signal.signal(interrupts.SIGNAL, served.on_interrupt)
+    let_forks_be_ordinary((signal.SIGTERM, signal.SIGINT, interrupts.SIGNAL))
     try:
         served.run()
         # As `_stop` does it: the broker's end and a signal may come together.

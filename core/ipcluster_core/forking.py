@@ -7,13 +7,14 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from . import process
 from .logs import redirect
 
-__all__ = ["fork"]
+__all__ = ["fork", "let_forks_be_ordinary"]
 
 logger = logging.getLogger("ipcluster.nanny")
 
@@ -74,3 +75,26 @@ def _become(role: Callable[[], None], out: int, kept: set[int]) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def let_forks_be_ordinary(signals: Iterable[int]) -> None:
+    """Have what user code forks from this process take these signals as a Python process does that nobody has set up.
+
+    This process's handlers are not for its children: `multiprocessing` ends them by SIGTERM, and waits for their end.
+    The signals are held back around the fork: the interpreter forgets in the child what came before it was itself, so
+    that a child which is ended as soon as it is there would live on.
+    """
+    held, before = frozenset(signals), threading.local()
+
+    def hold() -> None:
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
+
+    def reset() -> None:
+        for signum in held:
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+        release()
+
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=reset)
