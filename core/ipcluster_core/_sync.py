@@ -32,6 +32,9 @@ THREAD_NAME = "ipcluster-loop"
 #: Most threads that the loop hands blocking calls to.
 _WORKERS = 4
 
+#: Seconds after which a thread that waits looks whether it was interrupted.
+_LOOK_SECONDS = 0.5
+
 #: Seconds that an interrupted twin waits for its coroutine's clean-up.
 _CLEANUP_TIMEOUT = 10.0
 
@@ -118,6 +121,10 @@ def run(coroutine: Coroutine[Any, Any, R]) -> R:
         raise RuntimeError("a blocking twin cannot be called on the loop of the twins: await the coroutine instead")
     future = asyncio.run_coroutine_threadsafe(coroutine, _background.loop())
     try:
+        # Not in one wait without end: a signal that comes after the interpreter's last look and before the wait in C
+        # begins, which takes a loaded machine long, is seen only when that wait is over.
+        while not future.done():
+            concurrent.futures.wait([future], _LOOK_SECONDS)
         return future.result()
     finally:
         # Not done: this thread was interrupted while the coroutine goes on.
