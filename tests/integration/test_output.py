@@ -120,8 +120,8 @@ def test_a_child_that_writes_on_does_not_hold_up_the_end_of_its_engine() -> None
     with Cluster("orphaned", n=1) as cluster, cluster.client() as client:
         start = time.monotonic()
         with pytest.raises(errors.EngineLost, match="exit code 3"):
-            client.submit(leave_a_writer).result(10)
-        assert time.monotonic() - start < 2
+            client.submit(leave_a_writer).result(30)
+        assert time.monotonic() - start < 10
         assert client.submit(abs, -1).result(10) == 1
 
 
@@ -202,7 +202,7 @@ def test_a_stream_outlives_nothing_and_says_what_ended() -> None:
     stream.close()
     stream.close()
 
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10
     with pytest.raises(errors.ClusterEnded, match="'over' #1"):
         client.stream_output(print)
     client.shutdown(wait=False)

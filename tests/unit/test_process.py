@@ -220,7 +220,7 @@ def test_wait_gone_returns_what_is_left_when_the_time_is_over(cat: subprocess.Po
     who, start = identify(cat.pid), time.monotonic()
 
     assert wait_gone([who], 0.05) == [who]
-    assert 0.05 <= time.monotonic() - start < 1
+    assert time.monotonic() - start >= 0.05
 
 
 def test_wait_gone_returns_as_soon_as_all_are_gone() -> None:
@@ -232,16 +232,16 @@ def test_wait_gone_returns_as_soon_as_all_are_gone() -> None:
         assert send_signal(both[1], signal.SIGTERM)
         start = time.monotonic()
 
-        assert wait_gone(both, 10) == []
-        assert time.monotonic() - start < 1
+        assert wait_gone(both, 60) == []
+        assert time.monotonic() - start < 30
 
 
 def test_wait_gone_does_not_wait_for_another_life_of_a_pid(cat: subprocess.Popen[str]) -> None:
     """The one that was meant is gone."""
     start = time.monotonic()
 
-    assert wait_gone([identify(cat.pid)._replace(start=1)], 10) == []
-    assert time.monotonic() - start < 1
+    assert wait_gone([identify(cat.pid)._replace(start=1)], 60) == []
+    assert time.monotonic() - start < 30
 
 
 # finding
@@ -286,9 +286,9 @@ def test_end_all_asks_first(cat: subprocess.Popen[str]) -> None:
     """What follows the signal is never killed, and nobody waits for the grace to pass."""
     start = time.monotonic()
 
-    assert end_all(lambda: [cat.pid], grace=10, timeout=20) == []
+    assert end_all(lambda: [cat.pid], grace=60, timeout=80) == []
     assert cat.wait() == -signal.SIGTERM
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 30
 
 
 def test_end_all_kills_what_ignores_the_signal_after_the_grace() -> None:
@@ -298,7 +298,7 @@ def test_end_all_kills_what_ignores_the_signal_after_the_grace() -> None:
         start = time.monotonic()
 
         assert end_all(lambda: [stubborn.pid], grace=0.05, timeout=10) == []
-        assert 0.05 <= time.monotonic() - start < 1
+        assert time.monotonic() - start >= 0.05
         assert stubborn.wait() == -signal.SIGKILL
 
 

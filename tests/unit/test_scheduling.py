@@ -440,7 +440,7 @@ def test_many_small_works_take_time_in_proportion_to_their_number() -> None:
 
     assert cancelled == 20_000
     assert scheduler.load == Load(queued=0, running=0, settled=40_001)
-    assert time.process_time() - start < 2.0
+    assert time.process_time() - start < 10.0
 
 
 def test_a_million_queued_tasks_are_cheap() -> None:
@@ -456,7 +456,7 @@ def test_a_million_queued_tasks_are_cheap() -> None:
 
     assert scheduler.load == Load(queued=0, running=0, settled=1_000_001)
     assert chunks < 10_000
-    assert time.process_time() - start < 2.0
+    assert time.process_time() - start < 10.0
 
 
 def test_one_large_work_is_as_cheap_as_many() -> None:
@@ -468,7 +468,7 @@ def test_one_large_work_is_as_cheap_as_many() -> None:
         finish(scheduler, scheduler.assign(), SLOW)
 
     assert scheduler.load == Load(queued=990_000, running=0, settled=10_001)
-    assert time.process_time() - start < 2.0
+    assert time.process_time() - start < 10.0
 
 
 def test_many_engines_dying_at_once_are_cheap() -> None:
@@ -483,7 +483,7 @@ def test_many_engines_dying_at_once_are_cheap() -> None:
 
     assert numbers(scheduler.assign()) == [0]
     assert scheduler.load == Load(queued=999, running=1, settled=0)
-    assert time.process_time() - start < 2.0
+    assert time.process_time() - start < 10.0
 
 
 def test_suspended_engine_gets_nothing_and_its_own_tasks_wait_for_its_successor() -> None:
