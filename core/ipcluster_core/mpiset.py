@@ -68,15 +68,16 @@ class MpiSet:
     first: int
     incarnation: int
     folder: str
+    mark: str  # what all its processes carry in their environment
     launcher: Child
     ranks: dict[int, _Rank]  # by engine id
     gone: list[tuple[float, int]] = field(default_factory=list)  # when a rank ended, and which
     unwatched: str = ""  # whose nanny ended before it
 
     @property
-    def mark(self) -> str:
-        """What all its processes carry in their environment."""
-        return _mark(self.first, self.incarnation)
+    def variable(self) -> str:
+        """Its mark as it stands in their environment."""
+        return f"{mpi.MARK_VARIABLE}={self.mark}"
 
     def cause(self, mpiexec: str) -> str:
         """Say why the set was lost, given how its mpiexec ended."""
@@ -94,10 +95,6 @@ class MpiSet:
     def name_of(self, engine: int) -> str:
         """Return how messages name a rank."""
         return f"rank {engine - self.first} (engine {engine})"
-
-
-def _mark(first: int, incarnation: int) -> str:
-    return f"{mpi.MARK_VARIABLE}={first}/{incarnation}"
 
 
 class MpiSets:
@@ -159,7 +156,7 @@ class MpiSets:
         made = {first + rank: self._prepare(folder, first + rank, rank) for rank in range(ranks)}
         found = mpi.find_mpiexec(engines["mpiexec"], sys.executable, os.environ.get("PATH"))
         line = mpi.command(found, ranks, engines["mpi_args"], sys.executable, folder)
-        value = _mark(first, incarnation).partition("=")[2]
+        value = self._mark(first, incarnation)
         cores = len(os.sched_getaffinity(0))
         variables = mpi.environment(os.environ, spec["env"], mark=value, folder=folder, ranks=ranks, cores=cores)
         parent = self._pid
@@ -175,7 +172,11 @@ class MpiSets:
                 sys.exit(127)
 
         child = self._brood.fork(f"mpiexec-{first}", launch, ())
-        self._sets[child.pid] = MpiSet(name, first, incarnation, folder, child, made)
+        self._sets[child.pid] = MpiSet(name, first, incarnation, folder, value, child, made)
+
+    def _mark(self, first: int, incarnation: int) -> str:
+        """Return what marks the processes of one incarnation of a set, of this cluster and no other."""
+        return f"{first}/{incarnation}/{str(self._boot['tag']).rpartition('/')[2]}"
 
     def _prepare(self, folder: str, engine: int, rank: int) -> _Rank:
         fd = make_file(os.path.join(folder, f"journal-{rank}"))
@@ -252,7 +253,7 @@ class MpiSets:
 
     def marks(self) -> list[str]:
         """Return what the processes of sets that live carry in their environment."""
-        return [unit.mark for unit in self._sets.values()]
+        return [unit.variable for unit in self._sets.values()]
 
     def stop(self, engine: int, grace: float) -> bool:
         """End the set of an engine: exit hooks get `grace` seconds. Return whether it is a rank at all."""
@@ -272,7 +273,7 @@ class MpiSets:
     def end(self, unit: MpiSet) -> None:
         """Kill whatever is left of a set whose mpiexec is gone."""
         del self._sets[unit.launcher.pid]
-        process.end_all(lambda: process.carrying(unit.mark), grace=0.0, timeout=_END_SECONDS)
+        process.end_all(lambda: process.carrying(unit.variable), grace=0.0, timeout=_END_SECONDS)
         self.serve()  # who ended first
         for rank in unit.ranks.values():
             if rank.partner is not None and self._hub is not None:

@@ -39,6 +39,12 @@ def cluster() -> Iterator[Cluster]:
     made.teardown_sync(force=True)
 
 
+def members() -> list[int]:
+    """Return the processes of the first incarnation of the set."""
+    uid = steps.record_of("mortal").uid
+    return carrying(f"IPCLUSTER_MPI=1/0/{uid}")
+
+
 def rank(cluster: Cluster) -> int:
     """Return the process of rank 1."""
     return cluster.status_sync().engines[2].pid or 0
@@ -52,7 +58,7 @@ def rank_nanny(cluster: Cluster) -> int:
 
 def mpiexec(cluster: Cluster) -> int:
     """Return the set's launcher."""
-    (found,) = [pid for pid in children(steps.part("mortal", "nanny")) if pid in carrying("IPCLUSTER_MPI=1/0")]
+    (found,) = [pid for pid in children(steps.part("mortal", "nanny")) if pid in members()]
     return found
 
 
@@ -90,7 +96,7 @@ def test_what_belongs_to_the_set_ends_the_set_alone(
 ) -> None:
     """Its tasks fail with the cause, all its processes go, it comes back; the engine beside it works on."""
     client = Client.connect("mortal")
-    futures, old = wait_in_all(cluster, client), carrying("IPCLUSTER_MPI=1/0")
+    futures, old = wait_in_all(cluster, client), members()
     children_of_ranks = client_children(cluster)
     start = time.monotonic()
     os.kill(victim(cluster), signal.SIGKILL)
@@ -130,4 +136,16 @@ def test_what_belongs_to_the_cluster_ends_it_with_all_ranks(cluster: Cluster, vi
     client.shutdown()
 
     assert steps.left_in_store() == ["records/mortal"]
-    assert not carrying("IPCLUSTER_MPI=1/0")
+    assert not members()
+
+
+def test_the_loss_of_a_set_harms_no_set_of_another_cluster(cluster: Cluster) -> None:
+    """Also where both have the same name, ids and incarnation."""
+    with Cluster("beside", engines={"default": EngineSpec(n=1), "solver": EngineSpec(n=2, kind="mpi")}) as other:
+        before = [engine.pid for engine in other.status_sync().engines]
+        os.kill(rank(cluster), signal.SIGKILL)
+        steps.wait_until(lambda: [e.incarnation for e in cluster.status_sync().engines] == [0, 1, 1, 1])
+        cluster.wait_sync(4, timeout=30)
+
+        assert [engine.pid for engine in other.status_sync().engines] == before
+        assert [engine.incarnation for engine in other.status_sync().engines] == [0, 0, 0]
