@@ -16,7 +16,7 @@ import mmap
 import signal
 import struct
 
-__all__ = ["BYTES", "SIGNAL", "Interrupts", "Outcome", "Why"]
+__all__ = ["BYTES", "SIGNAL", "Interrupts", "Outcome", "Why", "answered", "asked"]
 
 #: Tells an engine to look here. A real-time signal: users' programs have their own plans for the others.
 SIGNAL = signal.SIGRTMIN + 7
@@ -99,3 +99,24 @@ class Interrupts:
 
     def _at(self, number: int) -> int:
         return self._start + _COUNTS.size + number % _MOST * _ENTRY.size
+
+
+# which side writes what, for copies of this memory on two hosts; places count from the beginning of the page
+
+
+def asked(page: bytes, known: int) -> tuple[list[slice], int]:
+    """Return what the nanny has written since it had written `known` entries, the count last; and how many it has."""
+    (written,) = _COUNT.unpack_from(page)
+    if written == known:
+        return [], written
+    starts = [_COUNTS.size + number % _MOST * _ENTRY.size for number in range(max(known, written - _MOST), written)]
+    return [slice(start, start + _ENTRY.size) for start in starts] + [slice(0, _COUNT.size)], written
+
+
+def answered(page: bytes, before: bytes) -> list[slice]:
+    """Return where an engine has written since the page was as `before`: how many it has read, what it has noted."""
+    if page == before:
+        return []
+    mine = [slice(_COUNT.size, _COUNTS.size)]
+    mine += [slice(end - 1, end) for end in range(_COUNTS.size + _ENTRY.size, BYTES + 1, _ENTRY.size)]
+    return [place for place in mine if page[place] != before[place]]

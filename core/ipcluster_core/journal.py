@@ -25,7 +25,18 @@ from dataclasses import dataclass
 from . import interrupts
 from .interrupts import Interrupts
 
-__all__ = ["Finished", "Journal", "Progress", "make_file", "make_memory"]
+__all__ = [
+    "HALF_BYTES",
+    "INTERRUPTS_AT",
+    "Finished",
+    "Journal",
+    "Progress",
+    "make_file",
+    "make_memory",
+    "map_file",
+    "read_head",
+    "skip_entries",
+]
 
 #: Bytes of one half. Larger results are sent at once and not kept here.
 HALF_BYTES = 256 * 1024
@@ -33,8 +44,10 @@ HALF_BYTES = 256 * 1024
 #: Bytes for the reason for which an engine leaves, behind both halves.
 FAREWELL_BYTES = 256
 
-_INTERRUPTS = 2 * HALF_BYTES + FAREWELL_BYTES
-_SIZE_BYTES = _INTERRUPTS + interrupts.BYTES
+#: Where the page of interrupts begins.
+INTERRUPTS_AT = 2 * HALF_BYTES + FAREWELL_BYTES
+
+_SIZE_BYTES = INTERRUPTS_AT + interrupts.BYTES
 
 _HEAD = struct.Struct("<III")
 _COUNTS = struct.Struct("<II")
@@ -91,7 +104,7 @@ class Journal:
 
     def __init__(self, fd: int = -1) -> None:
         self._map = mmap.mmap(fd, _SIZE_BYTES)
-        self.interrupts = Interrupts(self._map, _INTERRUPTS)
+        self.interrupts = Interrupts(self._map, INTERRUPTS_AT)
         self._base = 0
         self._used = 0
         self._finished = 0
@@ -178,3 +191,32 @@ class Journal:
     def close(self) -> None:
         """Give the memory back."""
         self._map.close()
+
+
+# for copies of this memory on two hosts
+
+
+def map_file(path: str) -> mmap.mmap:
+    """Map the file of a journal, as it is."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(fd, _SIZE_BYTES)
+    finally:
+        os.close(fd)
+
+
+def read_head(memory: mmap.mmap, base: int) -> tuple[bytes, tuple[int, int, int]]:
+    """Return the head of a half: its bytes, and what they say (chunk, begun, finished)."""
+    head = memory[base : base + _HEAD.size]
+    return head, _HEAD.unpack(head)
+
+
+def skip_entries(memory: mmap.mmap, base: int, at: int, count: int) -> int:
+    """Return where the next entry of a half begins, `count` entries after the one at `at`; 0 means the first."""
+    at, end = at or base + _HEAD.size, base + HALF_BYTES
+    for _ in range(count):
+        if at + _ENTRY.size > end:
+            break
+        _, size = _ENTRY.unpack_from(memory, at)
+        at += _ENTRY.size + (0 if size == _TOO_LARGE else size)
+    return min(at, end)
