@@ -29,7 +29,7 @@ from .record import Ended, title_of, utc_now
 from .recovery import recovered
 from .scheduling import Assignment, Lost, Scheduler, Work
 from .seats import NAME_THE_RANKS, Seats
-from .segments import Reader, folder_of, remove
+from .segments import Copies, Reader, folder_of, remove
 from .store import open_store
 from .timeouts import Timeouts
 from .wanted import kinds_of
@@ -58,14 +58,15 @@ class Broker:
         self._keep_seconds = float(boot["spec"]["keep_results"])
         self._scheduler = Scheduler(boot["spec"]["max_tasks"])
         kinds = kinds_of(boot["spec"])
-        self._seats = Seats(self._title, kinds)
+        self._segments = folder_of(self._tag.rpartition("/")[2])
+        self._copies = Copies(Reader(self._segments))
+        self._seats = Seats(self._title, kinds, self._copies)
         self._gangs = Gangs()
         self._known: set[int] = set()  # engines that are seated, or will be again
         # Why none is left, and none will come, for tasks that any might take.
         self._no_engine = "" if "process" in kinds.values() else f"{self._title} has MPI sets only: {NAME_THE_RANKS}"
         self._told_idle: set[int] = set()
         self._leaving: dict[int, str] = {}  # engines that get nothing new, and why they are about to go
-        self._segments = folder_of(self._tag.rpartition("/")[2])
         self._timeouts = Timeouts()
         self._inventory = Inventory()
         self._halted: set[int] = set()  # clients that have to wait until less is kept
@@ -280,7 +281,8 @@ class Broker:
             engine, seat = self._seats.join(partner, hello)
             self._known.add(engine)
             self._scheduler.engine_up(engine, named_only=seat.ranks is not None)
-            self._controller.send({"event": "up", "engine": engine, "incarnation": seat.incarnation})
+            up = {"event": "up", "engine": engine, "incarnation": seat.incarnation, "host": seat.host}
+            self._controller.send(up)
         else:
             self._delivery.join(self._clients.join(partner, hello), partner)
 
@@ -435,6 +437,7 @@ class Broker:
     def _dispatch(self) -> None:
         for assignment in self._scheduler.assign():
             self._send_chunk(assignment)
+        self._copies.forget()
 
     def _send_chunk(self, assignment: Assignment) -> None:
         seat, work = self._seats[assignment.engine], assignment.slice.work

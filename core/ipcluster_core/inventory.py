@@ -6,7 +6,7 @@ uses it; a value while its client has not dropped it, or a work uses it; a task'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from . import wire
@@ -50,10 +50,11 @@ def work_of(client: str, message: wire.Submit) -> Work:
 
 @dataclass(slots=True)
 class Shelf:
-    """What an engine has got already."""
+    """What an engine has got already. `inline` makes of shared buffers what it is sent, for one on another host."""
 
     functions: Recent = field(default_factory=Recent)
     values: set[bytes] = field(default_factory=set)
+    inline: Callable[[Sequence[Buffer]], Sequence[Buffer]] | None = None
 
 
 @dataclass(slots=True)
@@ -169,7 +170,11 @@ class Inventory:
             blob,
             payload.buffers,
         )
-        return [*(self._values.content(key).encode() for key in new), chunk.encode()]
+        values = [self._values.content(key) for key in new]
+        if shelf.inline is not None:
+            values = [value._replace(buffers=shelf.inline(value.buffers)) for value in values]
+            chunk = chunk._replace(buffers=shelf.inline(chunk.buffers))
+        return [*(value.encode() for value in values), chunk.encode()]
 
     def _disuse(self, key: bytes) -> None:
         function = self._functions[key]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .inventory import Shelf
+from .wire import Buffer
 
 __all__ = ["NAME_THE_RANKS", "Seat", "Seats"]
 
@@ -23,7 +24,7 @@ class Seat:
     host: str
     set: str
     ranks: int | None
-    shelf: Shelf = field(default_factory=Shelf)
+    shelf: Shelf
 
 
 class Seats(dict[int, Seat]):
@@ -35,12 +36,17 @@ class Seats(dict[int, Seat]):
         How messages name the cluster.
     sets
         Names of the engine sets.
+    inline
+        Makes of shared buffers what engines on other hosts are sent.
     """
 
-    def __init__(self, title: str, sets: Container[str]) -> None:
+    def __init__(
+        self, title: str, sets: Container[str], inline: Callable[[Sequence[Buffer]], Sequence[Buffer]] | None = None
+    ) -> None:
         super().__init__()
         self._title = title
         self._sets = sets
+        self._inline = inline
         self._engine_of: dict[int, int] = {}  # by partner
 
     def join(self, partner: int, hello: Mapping[str, Any]) -> tuple[int, Seat]:
@@ -52,6 +58,7 @@ class Seats(dict[int, Seat]):
             str(hello["host"]),
             str(hello.get("set", "default")),
             None if ranks is None else int(ranks),
+            Shelf(inline=self._inline if hello.get("inline") else None),
         )
         self[engine] = seat
         self._engine_of[partner] = engine

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-__all__ = ["SEGMENT_BYTES", "Pool", "Reader", "folder_of", "is_reference", "remove"]
+__all__ = ["SEGMENT_BYTES", "Copies", "Pool", "Reader", "folder_of", "is_reference", "remove"]
 
 #: Buffers of at least so many bytes go through a segment.
 SEGMENT_BYTES = 1 << 20
@@ -216,3 +216,26 @@ class Reader:
         for segment in self._segments.values():
             segment.map.close()
         self._segments.clear()
+
+
+class Copies:
+    """Makes copies of shared buffers for those who cannot read segments, being on another host: one for all of them."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._made: dict[bytes, Buffer] = {}
+
+    def __call__(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Return buffers with copies in place of references; those that cannot be read stay, and are an error there."""
+        return [self._copy(buffer) if is_reference(buffer) else buffer for buffer in buffers]
+
+    def _copy(self, buffer: Buffer) -> Buffer:
+        reference = bytes(buffer)
+        if reference not in self._made:
+            with suppress(OSError, ValueError, LookupError, TypeError, OverflowError):
+                (self._made[reference],) = self._reader.load([reference], release=False)
+        return self._made.get(reference, buffer)
+
+    def forget(self) -> None:
+        """Make new copies from now on: what stands behind a reference may have changed."""
+        self._made.clear()

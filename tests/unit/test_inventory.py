@@ -133,3 +133,14 @@ def test_a_message_that_contradicts_itself_is_refused(inventory: Inventory, chan
         inventory.add_tasks(work, message._replace(**change))
 
     assert inventory.task_bytes == 0
+
+
+def test_what_an_engine_on_another_host_is_sent_has_no_references(inventory: Inventory) -> None:
+    """Neither in values nor in tasks; what others are sent has."""
+    inventory.add_value("c", wire.Value(G, b"large", [b"reference"]))
+    work, message = submit(refs=(G,))
+    inventory.add_tasks(work, message._replace(buffers=[b"reference"]))
+    far, near = Shelf(inline=lambda buffers: [bytes(buffer).upper() for buffer in buffers]), Shelf()
+
+    assert [list(map(bytes, part.buffers)) for part in sent(inventory, work, far, 0, 2)] == [[b"REFERENCE"]] * 2
+    assert [list(map(bytes, part.buffers)) for part in sent(inventory, work, near, 0, 2)] == [[b"reference"]] * 2

@@ -46,3 +46,15 @@ def test_a_set_that_can_be_given_nothing_says_why(seats: Seats) -> None:
     """There is none of that name, or none of it is up."""
     assert seats.answer("sover", ()) == {"error": "cluster 'c' #1 has no engine set 'sover'"}
     assert seats.answer("empty", ()) == {"error": "no engine of set 'empty' of cluster 'c' #1 is up"}
+
+
+def test_an_engine_that_asks_for_it_gets_buffers_in_its_messages() -> None:
+    """It is on another host, and sees no shared memory of this one."""
+    made = Seats("cluster 'c' #1", {"solver"}, lambda buffers: [bytes(buffer).upper() for buffer in buffers])
+    hello = {"incarnation": 0, "host": "h", "set": "solver", "ranks": 2}
+    _, near = made.join(1, {**hello, "engine": 0})
+    _, far = made.join(2, {**hello, "engine": 1, "inline": True})
+
+    assert near.shelf.inline is None
+    assert far.shelf.inline is not None
+    assert far.shelf.inline([b"reference"]) == [b"REFERENCE"]

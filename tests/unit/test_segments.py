@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from ipcluster_core.segments import SEGMENT_BYTES, Pool, Reader, folder_of, is_reference, remove
+from ipcluster_core.segments import SEGMENT_BYTES, Copies, Pool, Reader, folder_of, is_reference, remove
 
 
 @pytest.fixture
@@ -145,3 +145,23 @@ def test_a_name_outside_the_folder_is_refused(folder: Path) -> None:
     """References come from other processes."""
     with pytest.raises(ValueError, match="is not the name of a segment"):
         Reader(str(folder)).load([b'{"segment": "../secret", "bytes": 1}'], release=False)
+
+
+def test_those_on_other_hosts_get_one_copy_of_what_is_shared(folder: Path) -> None:
+    """All of them the same one, until it is to be forgotten; the segment stays as it is."""
+    pool, reader = Pool(str(folder), "w"), Reader(str(folder))
+    copies, small = Copies(reader), memoryview(b"small" * 1000)
+    (reference,) = pool.share([large(b"a")])
+    first, beside = copies([reference, small])
+    (second,) = copies([reference])
+    copies.forget()
+    (third,) = copies([reference])
+
+    assert bytes(first) == b"a" * SEGMENT_BYTES
+    assert beside is small
+    assert second is first
+    assert third is not first
+    assert copies([b'{"segment": "gone", "bytes": 9}']) == [b'{"segment": "gone", "bytes": 9}']
+    pool.release([reference])
+    pool.close()
+    reader.close()
