@@ -163,7 +163,7 @@ class Controller:
             case "up":
                 engine, incarnation = int(message["engine"]), int(message["incarnation"])
                 self._note(EventKind.UP, f"incarnation {incarnation}", engine)
-                self._perform(self._life.engine_up(engine, incarnation, now))
+                self._perform(self._life.engine_up(engine, incarnation, now, str(message["host"])))
             case "leaves":
                 self._life.engine_leaves(int(message["engine"]), int(message["incarnation"]), now)
             case "retired":
@@ -315,6 +315,7 @@ class Controller:
                 "state": str(engine.state),
                 "incarnation": engine.incarnation,
                 "pid": engine.pids.get(number),
+                "host": engine.hosts.get(number, ""),
                 "tasks": int(self._load["engines"].get(str(number), 0)),
                 "seconds": round(now - engine.since, 3),
             }

@@ -91,12 +91,13 @@ class ClusterLife:
         if found is not None and incarnation in (None, found.incarnation):
             found.pids[engine] = pid
 
-    def engine_up(self, engine: int, incarnation: int, now: float) -> Iterator[Action]:
+    def engine_up(self, engine: int, incarnation: int, now: float, host: str = "") -> Iterator[Action]:
         """Note that an engine has registered with the broker; an MPI set is up with the last of its ranks."""
         found = self.engines.get(engine)
         if found is None or found.incarnation != incarnation or found.state is not EngineState.STARTING:
             return
         found.registered |= {engine}
+        found.hosts[engine] = host
         if len(found.registered) == found.ranks:
             found.state, found.since, found.failed_starts = EngineState.UP, now, 0
             yield from self._maybe_ready(now)

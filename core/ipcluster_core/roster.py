@@ -51,8 +51,8 @@ SERVING = frozenset({EngineState.UP, EngineState.RETIRING})
 class Engine:
     """One engine, or the ranks of an MPI set. Times are monotonic seconds.
 
-    `id` is the first of its `ranks` ids; `pids` has the process of each id that has one, `registered` those ids that
-    are up in this incarnation.
+    `id` is the first of its `ranks` ids; `pids` has the process of each id that has one, `hosts` where each is that is
+    up, `registered` those ids that are up in this incarnation.
     """
 
     id: int
@@ -62,6 +62,7 @@ class Engine:
     state: EngineState = EngineState.STARTING
     since: float = 0.0
     pids: dict[int, int] = field(default_factory=dict)
+    hosts: dict[int, str] = field(default_factory=dict)
     registered: frozenset[int] = frozenset()
     quick_deaths: int = 0
     failed_starts: int = 0
@@ -82,5 +83,6 @@ class Engine:
     def ends(self, cause: str, tail: str) -> None:
         """Note that its process is gone, or all of its ranks are."""
         self.pids.clear()
+        self.hosts.clear()
         self.registered = frozenset()
         self.cause, self.tail = cause, tail

@@ -13,7 +13,11 @@ __all__ = ["ClusterEvent", "ClusterStatus", "EngineStatus"]
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """One engine. `tasks` is the number it holds; `seconds` how long it is in its state."""
+    """One engine.
+
+    `tasks` is the number it holds; `seconds` how long it is in its state; `host` where it runs, empty until it is up. A
+    `pid` is of that host.
+    """
 
     id: int
     set: str
@@ -22,6 +26,7 @@ class EngineStatus:
     pid: int | None
     tasks: int
     seconds: float
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,3 +123,13 @@ def test_tasks_for_any_engine_are_refused_when_only_ranks_are_left() -> None:
     up(life, [0, 1])
 
     assert any(isinstance(action, RefuseTasks) for action in life.engine_died(0, "it died", "", 2.0, incarnation=0))
+
+
+def test_it_is_known_where_each_rank_runs_while_it_is_up(life: ClusterLife) -> None:
+    """The next incarnation may be elsewhere."""
+    do(life.engine_died(1, "rank 2 ended", "", 20.0, incarnation=0))
+    gone = dict(life.engines[1].hosts)
+    do(life.engine_up(3, 1, 21.0, "node2"))
+
+    assert gone == {}
+    assert life.engines[1].hosts == {3: "node2"}
