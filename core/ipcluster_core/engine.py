@@ -68,7 +68,8 @@ class Engine:
         self._in_task = False
         self._now = (0, 0)  # chunk and index of the task that runs, or ran last
         self._revoked: dict[tuple[int, int], Why] = {}
-        segments = folder_of(str(boot["tag"]).rpartition("/")[2])
+        # On another host than the head's, buffers come and go in the messages.
+        segments = "" if boot.get("outpost") else folder_of(str(boot["tag"]).rpartition("/")[2])
         self._pool = Pool(segments, f"e{engine}")
         self._reader = Reader(segments)
         self._channel: Channel | None = None
@@ -91,6 +92,7 @@ class Engine:
             "host": os.uname().nodename,
             "set": self._boot.get("set", "default"),
             "ranks": self._boot.get("ranks"),
+            "inline": bool(self._boot.get("outpost")),
             "versions": dict(versions.ours()),
         }
         channel.send(Notice(Kind.HELLO, hello).encode())

@@ -9,7 +9,16 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 
-__all__ = ["BOOT", "MARK_VARIABLE", "RANKS", "command", "environment", "find_mpiexec", "rank_of"]
+__all__ = [
+    "BOOT",
+    "ERRAND",
+    "MARK_VARIABLE",
+    "RANKS",
+    "command",
+    "environment",
+    "find_mpiexec",
+    "rank_of",
+]
 
 #: Environment variable of all processes of one incarnation of an MPI set: ``first engine/incarnation``.
 MARK_VARIABLE = "IPCLUSTER_MPI"
@@ -19,6 +28,9 @@ BOOT = "boot.json"
 
 #: Name of the head nanny's socket for the ranks' nannies.
 RANKS = "ranks"
+
+#: What streams of errands are called, see `errand`.
+ERRAND = "errand"
 
 #: What makes MPI quick to start on one machine, where the user's environment says nothing else. Open MPI: no search
 #: for network hardware, which costs each rank a second; more ranks than cores; root, in containers. MPICH needs none.
@@ -86,7 +98,7 @@ def environment(
     dict
         Complete.
     """
-    preset = {**_SINGLE_NODE, "PRTE_MCA_prte_tmpdir_base": folder}
+    preset = {**_SINGLE_NODE, "PRTE_MCA_prte_local_tmpdir_base": folder}
     if ranks > cores:
         preset["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return {**preset, **given, **asked, MARK_VARIABLE: mark}

@@ -5,9 +5,11 @@
     nanny --fork, exec--> mpiexec --> rank 0, rank 1, ...      each forks, before MPI_Init, its nanny
       |                                  |
       +--socket----------------------- rank's nanny            hello; "gone" when its rank is
+      +--fork--> relay --ssh--> outpost on another host        brings mpiexec's errands there, and sockets here
 
-A set is lost as a whole: when mpiexec, a rank, or a rank's nanny ends. Then mpiexec has a moment to say how it ended,
-everything that carries the set's mark is killed, and only when nothing is left is the loss told, once.
+A set is lost as a whole: when mpiexec, a rank, or a rank's nanny ends, or the way to a host on which it has ranks. Then
+mpiexec has a moment to say how it ended, everything that carries the set's mark is killed, on all its hosts, and only
+when nothing is left is the loss told, once.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import mpi, process
+from . import hosts, mpi, process, remnants
 from .brood import Brood, Child
 from .capture import Capture, Captures
+from .channel import listen
 from .hub import Hub
 from .incarnation import log_path, tail_of
 from .journal import Journal, make_file
@@ -40,6 +43,9 @@ _TOGETHER_SECONDS = 0.005
 
 #: Seconds after which what could not be killed is given up.
 _END_SECONDS = 10.0
+
+#: Seconds that a relay has to end what is on its host and to pass on what was said there.
+_RELAY_SECONDS = 15.0
 
 
 #: What to do where there is no mpiexec.
@@ -58,6 +64,7 @@ class _Rank:
     out: int
     partner: int | None = None
     pid: int | None = None
+    is_here: bool = True  # on the head's host
 
 
 @dataclass(slots=True)
@@ -73,15 +80,25 @@ class MpiSet:
     ranks: dict[int, _Rank]  # by engine id
     gone: list[tuple[float, int]] = field(default_factory=list)  # when a rank ended, and which
     unwatched: str = ""  # whose nanny ended before it
+    relays: dict[str, Child] = field(default_factory=dict)  # that live, by host
+    lost_hosts: list[str] = field(default_factory=list)  # why each was lost
+    mpiexec: str = ""  # how it ended
 
     @property
     def variable(self) -> str:
         """Its mark as it stands in their environment."""
         return f"{mpi.MARK_VARIABLE}={self.mark}"
 
-    def cause(self, mpiexec: str) -> str:
-        """Say why the set was lost, given how its mpiexec ended."""
-        own = not self.launcher.is_killed
+    @property
+    def is_over(self) -> bool:
+        """Whether mpiexec has ended, and no host has anything more to say."""
+        return bool(self.mpiexec) and not self.relays
+
+    def cause(self) -> str:
+        """Say why the set was lost."""
+        mpiexec, own = self.mpiexec, not self.launcher.is_killed
+        if self.lost_hosts:
+            return "; ".join(self.lost_hosts)
         if self.unwatched:
             return f"the nanny of {self.unwatched} ended"
         if not self.gone or (own and mpiexec.startswith("signal")):
@@ -95,6 +112,13 @@ class MpiSet:
     def name_of(self, engine: int) -> str:
         """Return how messages name a rank."""
         return f"rank {engine - self.first} (engine {engine})"
+
+
+def _write_files(folder: str, places: Mapping[str, int]) -> None:
+    for name, content in hosts.files(folder, places, sys.executable).items():
+        with open(os.path.join(folder, name), "x") as file:
+            os.fchmod(file.fileno(), 0o700 if name == hosts.AGENT else 0o600)
+            file.write(content)
 
 
 class MpiSets:
@@ -147,18 +171,29 @@ class MpiSets:
         spec = self._boot["spec"]
         engines = spec["engines"][name]
         folder = os.path.join(self._folder, f"mpi-{first}-{incarnation}")
+        places = hosts.share(ranks, engines["hosts"] or ["localhost"])
         os.mkdir(folder, 0o700)
         # Limits that replace single engines are not for ranks.
         for_ranks = {**spec, "max_tasks": None, "max_memory_bytes": None}
         facts = {"set": name, "ranks": ranks, "first": first, "incarnation": incarnation, "nanny": self._pid}
+        document = {**self._boot, "spec": for_ranks, **facts}
         with open(os.path.join(folder, mpi.BOOT), "x") as file:
-            json.dump({**self._boot, "spec": for_ranks, **facts}, file)
+            json.dump(document, file)
         made = {first + rank: self._prepare(folder, first + rank, rank) for rank in range(ranks)}
         found = mpi.find_mpiexec(engines["mpiexec"], sys.executable, os.environ.get("PATH"))
         line = mpi.command(found, ranks, engines["mpi_args"], sys.executable, folder)
         value = self._mark(first, incarnation)
         cores = len(os.sched_getaffinity(0))
         variables = mpi.environment(os.environ, spec["env"], mark=value, folder=folder, ranks=ranks, cores=cores)
+        if engines["hosts"]:
+            _write_files(folder, places)
+            variables = {**variables, **hosts.variables(folder), **spec["env"]}
+        # Before mpiexec, which comes to their sockets.
+        relays = {
+            host: self._start_relay(host, engines["ssh"], value, folder, document)
+            for host in places
+            if not hosts.is_here(host, os.uname().nodename)
+        }
         parent = self._pid
 
         def launch() -> None:
@@ -172,11 +207,20 @@ class MpiSets:
                 sys.exit(127)
 
         child = self._brood.fork(f"mpiexec-{first}", launch, ())
-        self._sets[child.pid] = MpiSet(name, first, incarnation, folder, value, child, made)
+        self._sets[child.pid] = MpiSet(name, first, incarnation, folder, value, child, made, relays=relays)
 
     def _mark(self, first: int, incarnation: int) -> str:
         """Return what marks the processes of one incarnation of a set, of this cluster and no other."""
         return f"{first}/{incarnation}/{str(self._boot['tag']).rpartition('/')[2]}"
+
+    def _start_relay(self, host: str, ssh: list[str], mark: str, folder: str, document: dict[str, Any]) -> Child:
+        from . import relay
+
+        name = f"outpost-{document['first']}-{host}"
+        order = relay.Order(name, host, ssh, folder, mark, document)
+        listener, parent = listen(folder, hosts.errand_name(host)), self._pid
+        with listener:
+            return self._brood.fork(name, lambda: relay.run(order, listener, parent), (listener.fileno(),))
 
     def _prepare(self, folder: str, engine: int, rank: int) -> _Rank:
         fd = make_file(os.path.join(folder, f"journal-{rank}"))
@@ -203,7 +247,9 @@ class MpiSets:
     def _on_message(self, partner: int, message: Mapping[str, Any]) -> None:
         if partner in self._engine_of:
             unit, engine = self._engine_of.pop(partner)
-            unit.gone.append((float(message["at"]), engine - unit.first))
+            # The clock of another host is none that could be compared.
+            at = float(message["at"]) if unit.ranks[engine].is_here else time.monotonic()
+            unit.gone.append((at, engine - unit.first))
             self._lose(unit, _VERDICT_SECONDS)
             return
         if not self._authorize(str(message["secret"]).encode()):
@@ -211,7 +257,8 @@ class MpiSets:
         engine, incarnation, pid = int(message["engine"]), int(message["incarnation"]), int(message["pid"])
         for unit in self._sets.values():
             if engine in unit.ranks and unit.incarnation == incarnation:
-                unit.ranks[engine].partner, unit.ranks[engine].pid = partner, pid
+                rank = unit.ranks[engine]
+                rank.partner, rank.pid, rank.is_here = partner, pid, message.get("outpost") is None
                 self._engine_of[partner] = unit, engine
                 self._started(engine, incarnation, pid)
 
@@ -246,7 +293,7 @@ class MpiSets:
 
     def launcher_of(self, name: str) -> Child | None:
         """Return the mpiexec of a set, if it lives."""
-        return next((unit.launcher for unit in self._sets.values() if unit.name == name), None)
+        return next((unit.launcher for unit in self._sets.values() if unit.name == name and not unit.mpiexec), None)
 
     def _ranks(self) -> list[tuple[int, _Rank]]:
         return [item for unit in self._sets.values() for item in unit.ranks.items()]
@@ -266,14 +313,54 @@ class MpiSets:
 
     # its end
 
-    def of(self, launcher: Child) -> MpiSet | None:
-        """Return the set of an mpiexec."""
-        return self._sets.get(launcher.pid)
+    def of(self, child: Child) -> MpiSet | None:
+        """Return the set of an mpiexec or a relay."""
+        units = self._sets.values()
+        return next((unit for unit in units if unit.launcher is child or child in unit.relays.values()), None)
+
+    def note_end(self, unit: MpiSet, child: Child, how: str) -> bool:
+        """Note that its mpiexec or a relay has ended; return whether the set is over."""
+        if child is unit.launcher:
+            unit.mpiexec = how
+            self._end_relays(unit, signal.SIGINT)
+            return unit.is_over
+        (host,) = [name for name, relay in unit.relays.items() if relay is child]
+        del unit.relays[host]
+        why = self._why_lost(unit, host, how)
+        if why:
+            unit.lost_hosts.append(why)
+            self._lose(unit, 0.0)
+        return unit.is_over
+
+    @staticmethod
+    def _why_lost(unit: MpiSet, host: str, how: str) -> str:
+        from .relay import verdict_path
+
+        try:
+            with open(verdict_path(unit.folder, host)) as file:
+                return file.read()
+        except FileNotFoundError:
+            return "" if unit.mpiexec else f"the relay to host {host} ended: {how}"
+
+    @staticmethod
+    def _end_relays(unit: MpiSet, signum: int) -> None:
+        for relay in unit.relays.values():
+            relay.signal(signum)
+            relay.kill_at = relay.kill_at or time.monotonic() + _RELAY_SECONDS
+
+    def begin_end(self) -> set[int]:
+        """Have what is on other hosts end, when the cluster does; return the pids of what brings the news of it."""
+        relays = [relay.pid for unit in self._sets.values() for relay in unit.relays.values()]
+        for unit in self._sets.values():
+            self._end_relays(unit, signal.SIGTERM)
+        return {*relays, *(ssh for relay in relays for ssh in process.children(relay))}
 
     def end(self, unit: MpiSet) -> None:
         """Kill whatever is left of a set whose mpiexec is gone."""
         del self._sets[unit.launcher.pid]
+        shared = remnants.find(process.carrying(unit.variable))
         process.end_all(lambda: process.carrying(unit.variable), grace=0.0, timeout=_END_SECONDS)
+        remnants.remove(shared)
         self.serve()  # who ended first
         for rank in unit.ranks.values():
             if rank.partner is not None and self._hub is not None:

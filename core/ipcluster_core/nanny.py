@@ -311,12 +311,13 @@ class Nanny:
 
     def _start(self, message: Mapping[str, Any]) -> None:
         engine, incarnation, name = int(message["engine"]), int(message["incarnation"]), str(message["set"])
-        if self._mpi.has(name):
-            self._mpi.start(name, engine, incarnation, int(message["ranks"]))
-            return
         try:
+            if self._mpi.has(name):
+                self._mpi.start(name, engine, incarnation, int(message["ranks"]))
+                return
             child = self._brood.start_engine(self._roles["engine"], engine, incarnation, name)
-        except OSError as error:  # no descriptor, no process, no memory is to be had
+        # No descriptor, no process, no memory is to be had; or the hosts of an MPI set have no room for so many.
+        except (OSError, ValueError) as error:
             who = {"engine": engine, "incarnation": incarnation}
             cause = {"cause": f"it cannot be started: {error}", "tail": "", "farewell": ""}
             self._links["controller"].send({"event": "died", **who, **cause})
@@ -350,7 +351,8 @@ class Nanny:
     def _on_end(self, child: Child, cause: str) -> None:
         unit = self._mpi.of(child)
         if unit is not None:
-            self._on_set_end(unit, cause)
+            if self._mpi.note_end(unit, child, cause):
+                self._on_set_end(unit)
             return
         tail = self._brood.last_words(child)
         if self._over is not None:
@@ -388,7 +390,7 @@ class Nanny:
         """See to it that the next incarnation finds free what children of this one may still hold."""
         end_all(lambda: self._brood.orphans(self._mpi.marks()), grace=0.0, timeout=END_SECONDS)
 
-    def _on_set_end(self, unit: MpiSet, mpiexec: str) -> None:
+    def _on_set_end(self, unit: MpiSet) -> None:
         """Tell of the loss of an MPI set, when nothing of it is left."""
         sets = self._mpi
         if self._over is not None:
@@ -396,7 +398,7 @@ class Nanny:
         sets.end(unit)
         self._end_orphans()
         died = {"event": "died", "incarnation": unit.incarnation, "tail": sets.last_words(unit)}
-        message = {**died, "cause": unit.cause(mpiexec)}
+        message = {**died, "cause": unit.cause()}
         # Before the broker: whoever hears of the loss, and then waits for the set, waits for the next one.
         self._links["controller"].send({**message, "engine": unit.first, "farewell": ""})
         told = {"unit": list(unit.ranks), "whole": f"MPI set {unit.name!r}"}
@@ -416,7 +418,7 @@ class Nanny:
         ended = self._over or Ended("its nanny ended", utc_now(), "nanny")
         for link in self._links.values():
             link.send({"do": "end", "reason": ended.reason, "by": ended.by, "tail": ended.tail})
-        parts = {child.pid for child in self._brood if child.name != "engine"}
+        parts = {child.pid for child in self._brood if child.name != "engine"} | self._mpi.begin_end()
 
         def engines() -> list[int]:
             return [pid for pid in process.descendants(self._pid) if pid not in parts]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from .record import Liveness
 
 __all__ = [
+    "OUTPOST_VARIABLE",
     "STORE_VARIABLE",
     "TAG_VARIABLE",
     "Identity",
@@ -47,6 +48,10 @@ TAG_VARIABLE = "IPCLUSTER_TAG"
 
 #: Environment variable with the URL of a cluster's store: every process of the cluster carries it too.
 STORE_VARIABLE = "IPCLUSTER_STORE"
+
+#: Environment variable of the processes of an MPI set on another host than the head's: the folder of their outpost,
+#: which has for them what the set's folder has at the head, and ends them.
+OUTPOST_VARIABLE = "IPCLUSTER_OUTPOST"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -257,6 +262,9 @@ def tagged_processes() -> Iterator[Tagged]:
     here = _here()[2]
     for pid in _pids():
         environment = _environment(pid)
+        # Of a cluster whose head is another host, with a store that may only be called like one here: see `outpost`.
+        if _value(environment, OUTPOST_VARIABLE):
+            continue
         tag, store = _value(environment, TAG_VARIABLE), _value(environment, STORE_VARIABLE)
         if tag and store and pid != os.getpid() and _is_mine(pid) and _namespace(pid) == here:
             yield Tagged(pid, tag, store)

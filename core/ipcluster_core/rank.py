@@ -7,7 +7,8 @@
 The nanny is forked before MPI_Init, so nothing of MPI is in it. It signals its rank when the head nanny says so, tells
 it when the rank is gone, and kills the rank when the head nanny is: no rank outlives its cluster.
 
-Run by mpiexec as ``python -m ipcluster_core.rank FOLDER``.
+Run by mpiexec as ``python -m ipcluster_core.rank FOLDER``; on another host than the head's, what stands in that folder
+is in its outpost's.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from . import process
+from . import process, remnants
 from .channel import Channel, connect
 from .engine import run
 from .errors import ClusterError
@@ -32,7 +33,8 @@ from .incarnation import LOG_FORMAT, secret_of
 from .journal import Journal
 from .logs import redirect
 from .mpi import BOOT, RANKS, rank_of
-from .process import close_input, reset_signals
+from .process import OUTPOST_VARIABLE, close_input, reset_signals
+from .segments import folder_of
 from .store import open_store
 
 __all__ = ["main"]
@@ -43,6 +45,7 @@ logger = logging.getLogger("ipcluster.rank")
 def main() -> None:
     """Be a rank, until its engine ends."""
     (folder,) = sys.argv[1:]
+    folder = os.environ.get(OUTPOST_VARIABLE, folder)
     rank = rank_of(os.environ)
     with open(os.path.join(folder, BOOT)) as file:
         boot = json.load(file)
@@ -59,6 +62,10 @@ def main() -> None:
     journal = Journal(fd)
     os.close(fd)
     sys.path.insert(0, "")
+    shared = folder_of(str(boot["tag"]).rpartition("/")[2]) if boot.get("outpost") is None else folder
+    if os.path.isdir(shared):
+        # What Open MPI's ranks share goes with the folder; one that is killed would leave it behind for ever.
+        os.environ.setdefault("OMPI_MCA_btl_sm_backing_directory", shared)
     _init_mpi(rank, int(boot["ranks"]), str(boot["set"]))
     for module in boot["preload"]:
         importlib.import_module(module)
@@ -81,6 +88,8 @@ def _init_mpi(rank: int, ranks: int, name: str) -> None:
             f"rank {rank} of {ranks} of MPI set {name!r} finds itself as rank {world.rank} of {world.size}: its "
             f"mpiexec is not of the library that mpi4py has loaded ({MPI.Get_library_version().splitlines()[0]})"
         )
+    world.Barrier()
+    remnants.remove(remnants.find(["self"]))
 
 
 # the rank's nanny
@@ -115,6 +124,7 @@ def _be_nanny(boot: Mapping[str, Any], engine: int, rank: int, tell: int) -> Non
     secret = secret_of(open_store(str(boot["store"])), str(boot["tag"]))
     channel = Channel(connect(str(boot["folder"]), RANKS))
     hello = {"secret": secret, "engine": engine, "incarnation": boot["incarnation"], "pid": rank}
+    hello["outpost"] = boot.get("outpost")
     channel.send([json.dumps(hello).encode()])
     os.close(tell)
     poller = select.poll()

@@ -6,6 +6,8 @@ from typing import Annotated, Literal, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
+from .hosts import share
+
 __all__ = ["ClusterSpec", "EngineSpec", "SpecFields"]
 
 #: Seconds without work after which a cluster ends, unless the spec says otherwise.
@@ -32,11 +34,20 @@ class EngineSpec(BaseModel):
         description="Command that starts the ranks; None means the one beside the interpreter, else the first on PATH.",
     )
     mpi_args: list[str] = Field(default_factory=list, description="More arguments for it, before the program.")
+    hosts: list[str] = Field(
+        default_factory=list,
+        description="Hosts of the ranks, in order, each with room for so many if it says so: 'node1', 'node2:4'. Those "
+        "that do not share alike what the others leave. None means the cluster's own host. On the others, ssh must let "
+        "this user in without a question, and the same interpreter have the same packages.",
+    )
+    ssh: list[str] = Field(default=["ssh"], min_length=1, description="Command that runs another one on a host.")
 
     @model_validator(mode="after")
     def _mpi_only(self) -> Self:
-        if self.kind != "mpi" and (self.mpiexec is not None or self.mpi_args):
-            raise ValueError("mpiexec and mpi_args are for sets of kind 'mpi'")
+        if self.kind != "mpi" and (self.mpiexec is not None or self.mpi_args or self.hosts or self.ssh != ["ssh"]):
+            raise ValueError("mpiexec, mpi_args, hosts and ssh are for sets of kind 'mpi'")
+        if self.hosts:
+            share(self.n, self.hosts)
         return self
 
 

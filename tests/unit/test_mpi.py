@@ -47,7 +47,7 @@ def test_the_preset_for_one_machine_gives_way_to_what_the_user_says() -> None:
 
     assert (found["OMPI_MCA_mtl"], found["OMPI_MCA_btl"], found["X"]) == ("a", "c", "1")
     assert found["PRTE_MCA_rmaps_default_mapping_policy"] == ":oversubscribe"
-    assert (found["IPCLUSTER_MPI"], found["PRTE_MCA_prte_tmpdir_base"]) == ("2/0", "/f")
+    assert (found["IPCLUSTER_MPI"], found["PRTE_MCA_prte_local_tmpdir_base"]) == ("2/0", "/f")
     assert "OMPI_MCA_mpi_yield_when_idle" not in found
 
 
@@ -72,7 +72,7 @@ def test_a_process_that_no_mpiexec_has_started_is_no_rank() -> None:
 
 def test_what_is_for_mpi_sets_is_refused_for_others() -> None:
     """An MPI set, in its turn, does not adapt."""
-    with pytest.raises(ValueError, match="mpiexec and mpi_args are for sets of kind 'mpi'"):
+    with pytest.raises(ValueError, match="mpiexec, mpi_args, hosts and ssh are for sets of kind 'mpi'"):
         EngineSpec(n=2, mpiexec="mpiexec")
     with pytest.raises(ValueError, match="adapt is for processes"):
         ClusterSpec(engines={"default": EngineSpec(n=2, kind="mpi")}, adapt=(1, 2))
