@@ -41,7 +41,7 @@ sets = {
     "near": EngineSpec(n=1, kind="mpi"),
 }
 env = {"UCX_TLS": "tcp,self"}  # MPICH would take the hosts for one, as they have one kernel
-Cluster.create_sync(sys.argv[1], engines=sets, env=env, timeout=60)
+Cluster.create_sync(sys.argv[1], engines=sets, env=env, at_least=1, timeout=60)
 """
 
 
@@ -65,8 +65,15 @@ def cluster(hosts: Machines) -> Iterator[Cluster]:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
     assert done.returncode == 0, done.stderr
     made = Cluster.connect_sync("far")
-    yield made
-    made.teardown_sync(force=True)
+    try:
+        try:
+            made.wait_sync(6, timeout=60)
+        except errors.ClusterTimeout as error:
+            logs = {**made.logs_sync(), **made.logs_sync(engines=list(range(6)))}
+            pytest.fail(f"{error}: {made.status_sync()}, {logs}", pytrace=False)
+        yield made
+    finally:
+        made.teardown_sync(force=True)
     hosts.wait_until_empty(SOON)
 
 
