@@ -108,7 +108,9 @@ class Outpost:
             json.dump(document, file)
         for rank in range(int(document["ranks"])):
             path = os.path.join(folder, f"journal-{rank}")
-            os.close(journal.make_file(path))
+            fd = journal.make_file(path)
+            journal.Journal(fd).close()  # it says that nothing has begun, as the copy does
+            os.close(fd)
             self._memories.append(journal.map_file(path))
             name = f"output-{rank}"
             os.mkfifo(os.path.join(folder, name), 0o600)

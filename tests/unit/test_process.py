@@ -15,6 +15,8 @@ import pytest
 
 import steps
 from ipcluster_core.process import (
+    OUTPOST_VARIABLE,
+    STORE_VARIABLE,
     TAG_VARIABLE,
     Identity,
     children,
@@ -26,6 +28,7 @@ from ipcluster_core.process import (
     liveness,
     send_signal,
     tagged,
+    tagged_processes,
     wait_gone,
     whereabouts,
 )
@@ -255,6 +258,21 @@ def test_tagged_finds_a_cluster_s_processes_and_their_forks(tag: str) -> None:
 
         assert {shell.pid, child} <= set(tagged(tag)) <= {shell.pid, *descendants(shell.pid)}
         assert end_all(lambda: tagged(tag), grace=5, timeout=5) == []
+
+
+def test_ranks_whose_head_is_another_host_are_none_of_this_one_s_clusters(
+    tag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may have the same name here, and no record of them; their outpost ends them."""
+    monkeypatch.setenv(STORE_VARIABLE, "file:/nowhere")
+    with started("cat", tag=tag) as near:
+        monkeypatch.setenv(OUTPOST_VARIABLE, "/dev/shm/ipcluster-outpost-x")
+        with started("cat", tag=tag) as far:
+            found = {process.pid for process in tagged_processes()}
+
+            assert near.pid in found
+            assert far.pid not in found
+            assert far.pid in tagged(tag)
 
 
 def test_a_zombie_is_not_found_by_its_tag(tag: str) -> None:
