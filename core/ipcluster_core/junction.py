@@ -10,11 +10,11 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from .trunk import SILENCE_SECONDS, Arrived, Closed, Event, Opened, Trunk
+from .trunk import SILENCE_SECONDS, Arrived, Closed, Event, Opened, Poked, Trunk, Write
 
 __all__ = ["END_OF_FILE", "Junction"]
 
@@ -51,6 +51,8 @@ class Junction:
         Its descriptors, which do not block; one for both if it is a socket.
     before
         Called before anything that was read here is sent on.
+    poked
+        Called with the rank and the writes that have come for it, before anything that came after them is passed on.
 
     Attributes
     ----------
@@ -58,11 +60,19 @@ class Junction:
         Why nothing more will come: empty as long as that is not so.
     """
 
-    def __init__(self, trunk: Trunk, reading: int, writing: int, before: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        trunk: Trunk,
+        reading: int,
+        writing: int,
+        *,
+        before: Callable[[], None],
+        poked: Callable[[int, Sequence[Write]], None],
+    ) -> None:
         self.trunk = trunk
         self.lost = ""
         self._reading, self._writing = reading, writing
-        self._before = before
+        self._before, self._poked = before, poked
         self._ends: dict[int, _End] = {}
 
     def open(self, name: str, *, reading: int, writing: int | None = None) -> None:
@@ -100,7 +110,7 @@ class Junction:
         Returns
         -------
         tuple
-            Which of the others can be read, and what the other side says that is no stream's data.
+            Which of the others can be read; what else the other side says: streams that it opens, and what it tells.
         """
         wanted = dict.fromkeys(others, _IN)
         mine = self._interest()
@@ -170,6 +180,8 @@ class Junction:
                     self._pass_on(number, content)
                 case Closed(number):
                     self._end(number)
+                case Poked(rank, writes):
+                    self._poked(rank, writes)
                 case _:
                     if isinstance(event, Opened):
                         self._ends[event.number] = _End()

@@ -27,7 +27,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -42,7 +42,7 @@ from .process import Identity
 from .record import secret_key_of
 from .segments import folder_of
 from .store import open_store
-from .trunk import PREAMBLE, Event, Opened, Poked, Told, Trunk
+from .trunk import PREAMBLE, Event, Opened, Told, Trunk, Write
 
 __all__ = ["main"]
 
@@ -78,7 +78,7 @@ class Outpost:
     def __init__(self, boot: Mapping[str, Any], folder: str, trunk: Trunk, reading: int, writing: int) -> None:
         self._boot = boot
         self._folder = folder
-        self._junction = Junction(trunk, reading, writing, self._tell_news)
+        self._junction = Junction(trunk, reading, writing, before=self._tell_news, poked=self._on_wishes)
         self._trunk = trunk
         self._lively_until = 0.0
         self._memories: list[mmap.mmap] = []
@@ -156,13 +156,16 @@ class Outpost:
                 self._start_errand(number)
             case Opened(number, _):
                 self._junction.refuse(number)
-            case Poked(rank, writes) if rank < len(self._memories):
-                self._lively_until = time.monotonic() + _LIVELY_SECONDS
-                carry_out(self._memories[rank], writes)
             case Told(message) if message.get("do") == "end":
                 self._grace = float(message["grace"])
             case _:
                 pass
+
+    def _on_wishes(self, rank: int, writes: Sequence[Write]) -> None:
+        """Take over which tasks are to be left, before the signal for it gets to the rank's nanny."""
+        if rank < len(self._memories):
+            self._lively_until = time.monotonic() + _LIVELY_SECONDS
+            carry_out(self._memories[rank], writes)
 
     def _tell_news(self) -> None:
         """Carry over what ranks have noted, before what they say."""
@@ -283,7 +286,7 @@ def main() -> None:
     for fd in (reading, writing):
         os.set_blocking(fd, False)
     trunk = Trunk(time.monotonic(), first=2)
-    boot = _await_boot(Junction(trunk, reading, writing, lambda: None))
+    boot = _await_boot(Junction(trunk, reading, writing, before=lambda: None, poked=lambda *_: None))
     if boot is None:
         return
     folder = _make_folder()

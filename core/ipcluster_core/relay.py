@@ -30,7 +30,7 @@ from .incarnation import TASK, log_path, secret_of, tail_of
 from .junction import END_OF_FILE, Junction
 from .mirror import Wishes, carry_out
 from .store import open_store
-from .trunk import Event, Opened, Poked, Told, Trunk, after_preamble
+from .trunk import Event, Opened, Told, Trunk, Write, after_preamble
 
 __all__ = ["Order", "explain", "run", "verdict_path"]
 
@@ -121,7 +121,7 @@ class Relay:
             return
         ours.settimeout(0)
         fd = ours.fileno()
-        self._junction = Junction(self._trunk, fd, fd, self._tell_wishes)
+        self._junction = Junction(self._trunk, fd, fd, before=self._tell_wishes, poked=self._on_news)
         why = self._greet(fd) or self._serve()
         self._junction.finish(_FINISH_SECONDS)
         ours.close()
@@ -182,8 +182,6 @@ class Relay:
             match event:
                 case Opened(number, name):
                     self._open(number, name)
-                case Poked(rank, writes) if rank < len(self._copies):
-                    carry_out(self._copies[rank], writes)
                 case Told(message):
                     self._ready = self._ready or "ready" in message
                     self._gone = self._gone or "gone" in message
@@ -216,6 +214,11 @@ class Relay:
             end.settimeout(0)
             fd = end.detach()
             self._junction.open(mpi.ERRAND, reading=fd, writing=fd)
+
+    def _on_news(self, rank: int, writes: Sequence[Write]) -> None:
+        """Take over what a rank has noted, before what it and its nanny said after that."""
+        if rank < len(self._copies):
+            carry_out(self._copies[rank], writes)
 
     def _tell_wishes(self) -> None:
         """Carry over which tasks are to be left, before the signal for it."""

@@ -152,7 +152,10 @@ class Machines:
         own = Path("/proc/self/ns/net").readlink()
         steps.wait_until(lambda: Path(f"/proc/{node.pid}/ns/net").readlink() != own)
         port = f"p-{name}"
-        self._in_head("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(node.pid))
+        # A machine keeps its card: the head would look for another one in vain, as long as it remembers this.
+        number = self._addresses[name].rpartition(".")[2]
+        card = ["name", "eth0", "address", f"02:00:00:00:00:{int(number):02x}", "netns", str(node.pid)]
+        self._in_head("ip", "link", "add", port, "type", "veth", "peer", *card)
         self._in_head("ip", "link", "set", port, "master", "br0", "up")
         for command in (
             ["link", "set", "lo", "up"],

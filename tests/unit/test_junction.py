@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ipcluster_core.junction import END_OF_FILE, Junction
-from ipcluster_core.trunk import SILENCE_SECONDS, WINDOW_BYTES, Event, Opened, Told, Trunk
+from ipcluster_core.trunk import SILENCE_SECONDS, WINDOW_BYTES, Event, Opened, Told, Trunk, Write
 
 #: Seconds after which what should have come has not.
 LIMIT = 10.0
@@ -27,8 +27,14 @@ class Wire:
         for end in self.ends:
             end.settimeout(0)
         head, outpost = (end.fileno() for end in self.ends)
-        self.head = Junction(Trunk(time.monotonic(), first=1), head, head, self._ask)
-        self.outpost = Junction(Trunk(time.monotonic(), first=2), outpost, outpost, lambda: None)
+        #: Called when the outpost is told what has changed in a rank's memory.
+        self.poked: Callable[[int, Sequence[Write]], None] = lambda rank, writes: None
+        trunks = Trunk(time.monotonic(), first=1), Trunk(time.monotonic(), first=2)
+        self.head = Junction(trunks[0], head, head, before=self._ask, poked=self._on_poked)
+        self.outpost = Junction(trunks[1], outpost, outpost, before=lambda: None, poked=self._on_poked)
+
+    def _on_poked(self, rank: int, writes: Sequence[Write]) -> None:
+        self.poked(rank, writes)
 
     def _ask(self) -> None:
         self.asked += 1
@@ -97,6 +103,26 @@ def test_bytes_pass_in_both_directions(wire: Wire) -> None:
 
         assert (there, wire.read(near, 8)) == (b"there", b"and back")
         assert wire.asked == 1
+
+
+def test_what_changed_in_a_ranks_memory_is_told_before_what_was_said_after_it(wire: Wire) -> None:
+    """Also when both come at once: a rank is signalled when it can read what for."""
+    near, far = wire.stream()
+    with near, far:
+        seen: list[object] = []
+
+        def look(rank: int, writes: Sequence[Write]) -> None:
+            with pytest.raises(BlockingIOError):
+                far.recv(100)
+            seen.append((rank, writes))
+
+        wire.poked = look
+        near.send(b"signal")
+        wire.head.trunk.poke(1, [Write(4, b"wish")])
+        found = wire.read(far, 6)
+
+        assert seen == [(1, [Write(4, b"wish")])]
+        assert found == b"signal"
 
 
 def test_the_end_of_one_side_is_the_end_of_the_other_behind_all_that_was_said(wire: Wire) -> None:
