@@ -399,6 +399,8 @@ class Broker:
 
     def _on_done(self, engine: int, message: wire.Done) -> None:
         piece = self._scheduler.done(engine, message.chunk, message.tasks, message.busy / 1e9)
+        if engine in self._seats:
+            self._seats[engine].silent_since = None if self._scheduler.is_idle(engine) else time.monotonic()
         if piece is None:
             return
         count = piece.stop - piece.start
@@ -438,6 +440,8 @@ class Broker:
 
     def _send_chunk(self, assignment: Assignment) -> None:
         seat, work = self._seats[assignment.engine], assignment.slice.work
+        if seat.silent_since is None:
+            seat.silent_since = time.monotonic()
         for frames in self._inventory.messages(assignment, seat.shelf):
             self._hub.send(seat.partner, frames)
         if work.timeout is not None:
@@ -467,7 +471,8 @@ class Broker:
             self._tell_load()
 
     def _tell_load(self) -> None:
-        self._controller.send({"event": "load", **self._report.tell(self._scheduler, len(self._clients))})
+        told = self._report.tell(self._scheduler, len(self._clients))
+        self._controller.send({"event": "load", **told, "silent": self._seats.silent(time.monotonic())})
 
 
 def _named(work: Work, message: str) -> str:

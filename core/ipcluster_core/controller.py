@@ -76,7 +76,8 @@ class Controller:
         kinds = kinds_of(spec)
         units = frozenset(name for name, kind in kinds.items() if kind == "mpi")
         self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec), policy_of(spec), adapting, units)
-        self._load: Mapping[str, Any] = {"queued": 0, "running": 0, "settled": 0, "clients": 0, "engines": {}}
+        nothing = dict.fromkeys(("queued", "running", "settled", "clients"), 0)
+        self._load: Mapping[str, Any] = {**nothing, "engines": {}, "silent": {}}
         self._asking_status: list[int] = []
         self._asking_end: list[tuple[int, float, End]] = []
         self._waits: list[Wait] = []
@@ -317,6 +318,7 @@ class Controller:
                 "pid": engine.pids.get(number),
                 "tasks": int(self._load["engines"].get(str(number), 0)),
                 "seconds": round(now - engine.since, 3),
+                "silent_seconds": self._load["silent"].get(str(number)),
             }
             for number, engine in sorted(life.engines.items())
         ]

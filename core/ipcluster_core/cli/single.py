@@ -161,8 +161,8 @@ def status(options: argparse.Namespace) -> int:
                 if limit == "idle_timeout"
                 else f"ends in {seconds:.0f} s by {limit}"
             )
-        rows = [("ENGINE", "SET", "STATE", "PID", "TASKS")]
-        rows += [(str(e.id), e.set, e.state, str(e.pid or ""), str(e.tasks)) for e in found.engines]
+        rows = [("ENGINE", "SET", "STATE", "PID", "TASKS", "NOTE")]
+        rows += [(str(e.id), e.set, e.state, str(e.pid or ""), str(e.tasks), e.note) for e in found.engines]
         table(rows)
     return Exit.OK
 
