@@ -56,6 +56,7 @@ class Broker:
         self._nanny, self._controller = nanny, controller
         self._store = open_store(str(boot["store"]))
         self._keep_seconds = float(boot["spec"]["keep_results"])
+        self._packages = tuple(map(str, boot["spec"].get("packages", ())))
         self._scheduler = Scheduler(boot["spec"]["max_tasks"])
         kinds = kinds_of(boot["spec"])
         self._seats = Seats(self._title, kinds)
@@ -77,7 +78,7 @@ class Broker:
 
     def run(self) -> None:
         """Serve until it is over."""
-        self._admission = Admission(self._title, secret_of(self._store, self._tag))
+        self._admission = Admission(self._title, secret_of(self._store, self._tag), self._packages)
         self._hub = Hub(self._folder, TASK)
         self._clients = Clients(self._hub, self._segments)
         self._delivery = Delivery(self._hub.send, Reader(self._segments), self._keep_seconds)

@@ -82,6 +82,7 @@ class Engine:
         except OSError as error:
             logger.warning("the broker cannot be reached: %s", error)
             return
+        spec = self._boot["spec"]
         hello = {
             "role": "engine",
             "protocol": wire.VERSION,
@@ -91,7 +92,8 @@ class Engine:
             "host": os.uname().nodename,
             "set": self._boot.get("set", "default"),
             "ranks": self._boot.get("ranks"),
-            "versions": dict(versions.ours()),
+            "versions": dict(versions.ours(map(str, spec.get("packages", ())))),
+            "unchecked": not spec.get("check_versions", True),
         }
         channel.send(Notice(Kind.HELLO, hello).encode())
         try:

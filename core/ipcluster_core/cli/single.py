@@ -80,6 +80,7 @@ def _fields(options: argparse.Namespace) -> dict[str, Any]:
         "env": dict(options.env),
         "cwd": options.cwd,
         "preload": options.preload,
+        "packages": options.package,
         "python": options.python,
     }
     for field in ("keep_results", "max_tasks", "max_memory_bytes", "max_restarts", "adapt"):
