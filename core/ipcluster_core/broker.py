@@ -343,7 +343,8 @@ class Broker:
     def _on_question(self, partner: int, question: Mapping[str, Any]) -> None:
         match question["about"]:
             case "engines":
-                answer = {"id": question["id"], **self._seats.answer(question.get("set"), self._leaving)}
+                away = self._leaving.keys() | (self._seats.keys() - self._known)
+                answer = {"id": question["id"], **self._seats.answer(question.get("set"), away)}
                 self._hub.send(partner, Notice(Kind.ANSWER, answer).encode())
             case "result":
                 request, (client, number) = wire.number_of(question["id"]), _parts_of(str(question["task"]))

@@ -262,8 +262,13 @@ def make_folder(store: Store, tag: str, folder: str) -> None:
 
 def forget(store: Store, tag: str, folder: str) -> None:
     """Remove an incarnation's secret and folder; what is gone already is no error."""
+    import glob
     import shutil
 
+    from . import remains
+
+    for unit in glob.glob(os.path.join(glob.escape(folder), "mpi-*")):
+        remains.remove(unit)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(segments.folder_of(tag.rpartition("/")[2]), ignore_errors=True)
     with suppress(StoreError):  # it cannot be reached: whoever ends a cluster goes on

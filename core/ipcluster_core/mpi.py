@@ -64,7 +64,14 @@ def command(mpiexec: str, ranks: int, arguments: Sequence[str], python: str, fol
 
 
 def environment(
-    given: Mapping[str, str], asked: Mapping[str, str], *, mark: str, folder: str, ranks: int, cores: int
+    given: Mapping[str, str],
+    asked: Mapping[str, str],
+    *,
+    mark: str,
+    folder: str,
+    shared: str | None = None,
+    ranks: int,
+    cores: int,
 ) -> dict[str, str]:
     """Return the environment of mpiexec.
 
@@ -78,6 +85,8 @@ def environment(
         Of this incarnation of the set.
     folder
         Of the set: whatever Open MPI leaves behind goes with it.
+    shared
+        Folder in shared memory that goes with the set too, if there is any: killed ranks leave 16 MB each.
     ranks, cores
         Ranks that wait give up their core when there are fewer cores than ranks.
 
@@ -87,6 +96,8 @@ def environment(
         Complete.
     """
     preset = {**_SINGLE_NODE, "PRTE_MCA_prte_tmpdir_base": folder}
+    if shared is not None:
+        preset["OMPI_MCA_btl_sm_backing_directory"] = shared
     if ranks > cores:
         preset["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return {**preset, **given, **asked, MARK_VARIABLE: mark}

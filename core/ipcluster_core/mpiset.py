@@ -22,12 +22,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import mpi, process
+from . import mpi, process, remains
 from .brood import Brood, Child
 from .capture import Capture, Captures
 from .hub import Hub
 from .incarnation import log_path, tail_of
 from .journal import Journal, make_file
+from .segments import folder_of
 from .wanted import kinds_of
 
 __all__ = ["MpiSet", "MpiSets"]
@@ -125,6 +126,7 @@ class MpiSets:
     ) -> None:
         self._boot = boot
         self._folder = str(boot["folder"])
+        self._shared = folder_of(str(boot["tag"]).rpartition("/")[2])
         self._brood = brood
         self._captures = captures
         self._authorize = authorize
@@ -151,6 +153,9 @@ class MpiSets:
         engines = spec["engines"][name]
         folder = os.path.join(self._folder, f"mpi-{first}-{incarnation}")
         os.mkdir(folder, 0o700)
+        shared = os.path.join(self._shared, os.path.basename(folder)) if os.path.isdir(self._shared) else None
+        if shared is not None:
+            os.mkdir(shared, 0o700)
         # Limits that replace single engines are not for ranks.
         for_ranks = {**spec, "max_tasks": None, "max_memory_bytes": None}
         facts = {"set": name, "ranks": ranks, "first": first, "incarnation": incarnation, "nanny": self._pid}
@@ -161,7 +166,9 @@ class MpiSets:
         line = mpi.command(found, ranks, engines["mpi_args"], sys.executable, folder)
         value = _mark(first, incarnation).partition("=")[2]
         cores = len(os.sched_getaffinity(0))
-        variables = mpi.environment(os.environ, spec["env"], mark=value, folder=folder, ranks=ranks, cores=cores)
+        variables = mpi.environment(
+            os.environ, spec["env"], mark=value, folder=folder, shared=shared, ranks=ranks, cores=cores
+        )
         parent = self._pid
 
         def launch() -> None:
@@ -273,6 +280,8 @@ class MpiSets:
         """Kill whatever is left of a set whose mpiexec is gone."""
         del self._sets[unit.launcher.pid]
         process.end_all(lambda: process.carrying(unit.mark), grace=0.0, timeout=_END_SECONDS)
+        remains.remove(unit.folder)
+        shutil.rmtree(os.path.join(self._shared, os.path.basename(unit.folder)), ignore_errors=True)
         self.serve()  # who ended first
         for rank in unit.ranks.values():
             if rank.partner is not None and self._hub is not None:

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from . import process
+from . import process, remains
 from .channel import Channel, connect
 from .engine import run
 from .errors import ClusterError
@@ -59,7 +59,9 @@ def main() -> None:
     journal = Journal(fd)
     os.close(fd)
     sys.path.insert(0, "")
+    before = remains.described()
     _init_mpi(rank, int(boot["ranks"]), str(boot["set"]))
+    remains.note(folder, rank, before)
     for module in boot["preload"]:
         importlib.import_module(module)
     run(boot, engine, int(boot["incarnation"]), journal)

@@ -261,8 +261,10 @@ def test_versions_that_do_not_fit_are_refused_with_a_table_unless_asked_otherwis
     """At connect, not by a task that crashes. Who knows better gets a warning."""
     ours = {**versions.ours(), "python": "2.7.18"}
     with Cluster("modern", n=1):
-        monkeypatch.setattr(versions, "ours", lambda: ours)
-        with pytest.raises(errors.VersionMismatch, match=r"python \*\s+3\.\d+\.\d+\s+2\.7\.18\nipcluster-core "):
+        monkeypatch.setattr(versions, "ours", lambda _packages: ours)
+        with pytest.raises(
+            errors.VersionMismatch, match=r"python \*\s+2\.7\.18\s+3\.\d+\.\d+\s+3\.\d+\.\d+\nipcluster-core "
+        ):
             Client.connect("modern")
         with Client.connect("modern", check_versions=False) as client:
             assert client.submit(abs, -1).result(10) == 1

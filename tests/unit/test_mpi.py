@@ -43,18 +43,20 @@ def test_the_command_has_the_users_arguments_before_the_program() -> None:
 def test_the_preset_for_one_machine_gives_way_to_what_the_user_says() -> None:
     """The spec is stronger than the nanny's environment, which is stronger than the preset."""
     given, asked = {"OMPI_MCA_mtl": "a", "OMPI_MCA_btl": "b", "X": "1"}, {"OMPI_MCA_btl": "c"}
-    found = environment(given, asked, mark="2/0", folder="/f", ranks=2, cores=2)
+    found = environment(given, asked, mark="2/0", folder="/f", shared="/s", ranks=2, cores=2)
 
     assert (found["OMPI_MCA_mtl"], found["OMPI_MCA_btl"], found["X"]) == ("a", "c", "1")
     assert found["PRTE_MCA_rmaps_default_mapping_policy"] == ":oversubscribe"
     assert (found["IPCLUSTER_MPI"], found["PRTE_MCA_prte_tmpdir_base"]) == ("2/0", "/f")
+    assert found["OMPI_MCA_btl_sm_backing_directory"] == "/s"
     assert "OMPI_MCA_mpi_yield_when_idle" not in found
 
 
 def test_more_ranks_than_cores_give_up_their_core_while_they_wait() -> None:
     """Else they would keep those from working that they wait for."""
-    found = environment({}, {}, mark="0/0", folder="/f", ranks=3, cores=2)
+    found = environment({}, {}, mark="0/0", folder="/f", shared=None, ranks=3, cores=2)
 
+    assert "OMPI_MCA_btl_sm_backing_directory" not in found
     assert found["OMPI_MCA_mpi_yield_when_idle"] == "1"
 
 
