@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from . import errors, interrupts, refs, serialize, versions, wire
 from .channel import Channel, connect
@@ -73,6 +73,7 @@ class Engine:
         self._reader = Reader(segments)
         self._channel: Channel | None = None
         self._stopped = False
+        self._pid = os.getpid()
 
     def run(self) -> None:
         """Register, and serve until the broker is gone, `stop` is called, or it leaves by itself."""
@@ -221,10 +222,14 @@ class Engine:
                     raise KeyboardInterrupt
                 args, kwargs = pickle.loads(call, buffers=given)
                 value = function(*args, **kwargs) if kwargs else function(*args)
+                if os.getpid() != self._pid:
+                    _end_copy(None)
                 return Status.OK, serialize.dump(value, buffers)
             finally:
                 self._in_task = False
         except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit of a task are results too
+            if os.getpid() != self._pid:
+                _end_copy(error)
             _go_if_stopped(error)
             del buffers[:]
             if type(error) is KeyboardInterrupt and self._revoked.get(self._now) is Why.CANCEL:
@@ -259,6 +264,20 @@ class Engine:
     def _send(self, frames: Sequence[Buffer]) -> None:
         if self._channel is not None:
             self._channel.send(frames)
+
+
+def _end_copy(error: BaseException | None) -> NoReturn:
+    """End a copy of an engine that a task has forked: what it returns or raises is not the task's outcome."""
+    code: object = None
+    if isinstance(error, SystemExit):
+        code = error.code
+    elif error is not None:
+        code = 1
+        logger.error("a process that a task has forked fails", exc_info=error)
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1 if code else 0)
 
 
 class _Outbox:
