@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import steps
-from ipcluster_core import Client, Cluster, EngineSpec, errors
+from ipcluster_core import Client, Cluster, EngineSpec, errors, namespace
 from ipcluster_core.mpi import environment, find_mpiexec
 
 #: Seconds within which the loss of a set is told, and it is back.
@@ -162,6 +162,30 @@ def test_each_pending_task_of_a_lost_set_fails(cluster: Cluster, client: Client)
     assert ["before this task began" in text for text in texts] == [False] * 3 + [True] * 3
     cluster.wait_sync(4, timeout=SOON)
     assert [view.submit(abs, -1).result(SOON) for view in views] == [1, 1, 1]
+
+
+def add_up() -> None:
+    """Add up over all ranks what each holds, and hold the sum."""
+    from mpi4py import MPI
+
+    held = namespace()
+    held["sum"] = MPI.COMM_WORLD.allreduce(held["x"] * (1 + MPI.COMM_WORLD.rank))
+
+
+def test_ranks_keep_values_until_the_set_is_started_anew(cluster: Cluster, client: Client) -> None:
+    """From step to step, through an interrupt; a restart of the set loses them in all ranks, and says so."""
+    client.push({"x": 10}, engines="solver")
+    client.run(add_up, engines="solver", timeout=SOON)
+    cluster.interrupt_sync("solver")
+    with Client.connect("mpi") as later:
+        assert later.pull("sum", engines="solver", timeout=SOON) == {1: 60, 2: 60, 3: 60}
+    cluster.restart_sync([2], timeout=SOON)
+
+    for engine in (1, 2, 3):
+        with pytest.raises(errors.StateLost, match=rf"engine {engine} was started anew .*the 'sum' that it held is go"):
+            client.pull("sum", engines=[engine], timeout=SOON)
+        with pytest.raises(errors.NotHeld, match=f"^engine {engine} has no 'y'; it has: nothing"):
+            client.pull("y", engines=[engine], timeout=SOON)
 
 
 def work(folder: str) -> None:
