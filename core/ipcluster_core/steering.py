@@ -201,7 +201,8 @@ class Steering(ABC):
         engines
             Ids, or the name of a set; default all.
         target
-            "launcher": not the ranks of an MPI set, but its mpiexec, which may pass it on to them or act on it.
+            "launcher": not the ranks of an MPI set, but its mpiexec. SIGUSR1 it passes on to all ranks; SIGUSR2 only
+            that of Open MPI does, MPICH's ends by it, and the set with it. SIGINT and SIGTERM end the set.
         timeout
             Seconds for the answer.
 

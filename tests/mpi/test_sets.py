@@ -188,58 +188,6 @@ def test_ranks_keep_values_until_the_set_is_started_anew(cluster: Cluster, clien
             client.pull("y", engines=[engine], timeout=SOON)
 
 
-def work(folder: str) -> None:
-    """Tell that this rank has begun, and sleep for a minute."""
-    Path(folder, os.environ["IPCLUSTER_ENGINE"]).touch()
-    time.sleep(60)
-
-
-def test_an_interrupt_of_a_set_ends_what_its_ranks_run(cluster: Cluster, client: Client, tmp_path: Path) -> None:
-    """In each rank that is meant, and the ranks live on."""
-    folder = tmp_path / "begun"
-    folder.mkdir()
-    before = pids(cluster)
-    futures = {engine: client.options(engines=[engine]).submit(work, str(folder)) for engine in (1, 2, 3)}
-    steps.wait_until(lambda: len(list(folder.iterdir())) == 3)
-
-    assert cluster.interrupt_sync([2]) == {2: "interrupted"}
-    assert cluster.interrupt_sync("solver") == {1: "interrupted", 2: "idle", 3: "interrupted"}
-    for future in futures.values():
-        with pytest.raises(KeyboardInterrupt):
-            future.result(SOON)
-    assert client.run(world, engines="solver", timeout=SOON)[1] == (0, 3, 3, 1)
-    assert pids(cluster) == before
-
-
-def listen(path: str) -> None:
-    """Note SIGUSR1 in a file of this rank's own."""
-
-    def note(signum: int, frame: object) -> None:
-        Path(path, os.environ["IPCLUSTER_ENGINE"]).touch()
-
-    signal.signal(signal.SIGUSR1, note)
-
-
-def test_a_signal_reaches_one_rank_or_all_or_the_launcher(cluster: Cluster, client: Client, tmp_path: Path) -> None:
-    """And those that it is for only; what mpiexec does with it is its own affair."""
-    folder = tmp_path / "heard"
-    folder.mkdir()
-    client.run(listen, str(folder))
-
-    def heard() -> list[str]:
-        return sorted(path.name for path in folder.iterdir())
-
-    assert cluster.signal_sync(signal.SIGUSR1, [2]) == [2]
-    steps.wait_until(lambda: heard() == ["2"])
-    assert cluster.signal_sync(signal.SIGUSR1, "solver") == [1, 2, 3]
-    steps.wait_until(lambda: heard() == ["1", "2", "3"])
-    with pytest.raises(errors.ClusterError, match="set 'default' has no launcher of its own"):
-        cluster.signal_sync(signal.SIGUSR1, "default", target="launcher")
-    assert cluster.signal_sync(signal.SIGTERM, "solver", target="launcher") == []
-    steps.wait_until(lambda: {e.incarnation for e in cluster.status_sync().engines if e.state == "up"} == {0, 1})
-    assert heard() == ["1", "2", "3"]
-
-
 def test_another_size_is_a_restart_with_it(cluster: Cluster, client: Client) -> None:
     """And none ends the set."""
     cluster.scale_sync(2, engines="solver")
