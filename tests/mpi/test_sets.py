@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +18,9 @@ import pytest
 import steps
 from ipcluster_core import Client, Cluster, EngineSpec, errors, namespace
 from ipcluster_core.mpi import environment, find_mpiexec
+
+#: Whether the kernel still knows how a process ended that its parent has reaped, see `ipcluster_core.exits`.
+KNOWS_ENDS = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 15)
 
 #: Seconds within which the loss of a set is told, and it is back.
 SOON = 10.0
@@ -58,7 +63,8 @@ def meet_unless(rank: int, how: str, folder: str) -> None:
             MPI.COMM_WORLD.Abort(9)
         if how == "exit":
             os._exit(3)
-        os.kill(os.getpid(), signal.SIGKILL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.kill(os.getpid(), signal.SIGSEGV if how == "crash" else signal.SIGKILL)
     MPI.COMM_WORLD.Barrier()
 
 
@@ -130,13 +136,28 @@ def test_a_rank_that_raises_is_told_at_once_with_those_still_busy(
     assert client.run(world, engines="solver", timeout=SOON)[2] == (1, 3, 3, 2)
 
 
-@pytest.mark.parametrize("how", ["abort", "exit", "kill"])
-def test_the_end_of_a_rank_is_the_end_of_the_set(cluster: Cluster, client: Client, tmp_path: Path, how: str) -> None:
+#: What is told of the first rank that ended. How that was, its nanny asks the kernel, which may have forgotten.
+ENDED = r"rank 1 \(engine 2\) ended"
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("abort", r"rank \d .* ended|mpiexec ended"),
+        ("exit", f"{ENDED}: exit code 3" if KNOWS_ENDS else ENDED),
+        # mpiexec kills the others at once, also by SIGKILL: which of them is seen first is chance.
+        ("kill", r"rank \d \(engine \d\) ended" + (": signal SIGKILL" if KNOWS_ENDS else "")),
+        ("crash", f"{ENDED}: signal SIGSEGV" if KNOWS_ENDS else ENDED),
+    ],
+)
+def test_the_end_of_a_rank_is_the_end_of_the_set(
+    cluster: Cluster, client: Client, tmp_path: Path, how: str, text: str
+) -> None:
     """Each task that ran or waited has one error that says why; then the same set is back, under its ids."""
     before = pids(cluster)
     beside = client.submit(time.sleep, 0.5)
     start = time.monotonic()
-    with pytest.raises(errors.EngineLost, match=r"was lost with MPI set 'solver' \((rank \d .* ended|mpiexec ended)"):
+    with pytest.raises(errors.EngineLost, match=rf"was lost with MPI set 'solver' \(.*({text})"):
         client.run(meet_unless, 1, how, str(tmp_path), engines="solver")
     passed = time.monotonic() - start
     cluster.wait_sync(4, timeout=SOON)
@@ -158,7 +179,7 @@ def test_each_pending_task_of_a_lost_set_fails(cluster: Cluster, client: Client)
     os.kill(pids(cluster)[3] or 0, signal.SIGKILL)
     texts = [str(future.exception(SOON)) for future in running + waiting]
 
-    assert all("rank 2 (engine 3) ended; mpiexec: exit code" in text for text in texts), texts
+    assert all(re.search(r"rank \d \(engine \d\) ended.*mpiexec: exit code", text) for text in texts), texts
     assert ["before this task began" in text for text in texts] == [False] * 3 + [True] * 3
     cluster.wait_sync(4, timeout=SOON)
     assert [view.submit(abs, -1).result(SOON) for view in views] == [1, 1, 1]
@@ -211,6 +232,15 @@ def test_what_ranks_print_is_theirs(cluster: Cluster, client: Client) -> None:
     secret = steps.secret_of("mpi").encode()
     for pid in steps.living("mpi"):
         assert secret not in Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def test_what_mpiexec_says_is_in_the_logs(cluster: Cluster, client: Client) -> None:
+    """Beside what the ranks write: each MPI has its words for a rank that was killed."""
+    os.kill(pids(cluster)[2] or 0, signal.SIGKILL)
+    steps.wait_until(lambda: "illed" in cluster.logs_sync("solver")["mpiexec-1"] + cluster.logs_sync()["mpiexec-1"])
+
+    assert list(cluster.logs_sync("solver")) == ["mpiexec-1", "engine-1", "engine-2", "engine-3"]
+    assert "[mpiexec-1] " in steps.ctl("logs", "mpi", "--engines", "solver").stdout
 
 
 def test_a_cluster_of_ranks_only_says_that_they_must_be_named() -> None:
