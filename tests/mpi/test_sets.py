@@ -6,7 +6,6 @@ import os
 import re
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,7 +16,6 @@ import pytest
 
 import steps
 from ipcluster_core import Client, Cluster, EngineSpec, errors, namespace
-from ipcluster_core.mpi import environment, find_mpiexec
 
 #: Whether the kernel still knows how a process ended that its parent has reaped, see `ipcluster_core.exits`.
 KNOWS_ENDS = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 15)
@@ -262,52 +260,3 @@ def test_a_set_that_cannot_be_started_says_why(settings: dict[str, str], text: s
     """What failed, and the words of mpiexec."""
     with pytest.raises(errors.LaunchError, match=text):
         Cluster.create_sync("none", engines={"solver": EngineSpec.model_validate({"n": 2, "kind": "mpi", **settings})})
-
-
-def test_messages_between_ranks_are_as_fast_as_under_a_bare_mpiexec(cluster: Cluster, client: Client) -> None:
-    """The same ping-pong of two ranks, in one run; what is between is the kernel and the MPI, and nothing of ours."""
-    program = f"{PING_PONG}\nseconds = ping_pong()\nif MPI.COMM_WORLD.rank == 0: print(seconds)"
-    variables = environment(os.environ, {}, mark="bare", folder="/tmp", ranks=3, cores=len(os.sched_getaffinity(0)))
-    line = [find_mpiexec(None, sys.executable, None), "-n", "3", sys.executable, "-c", program]
-
-    def bare() -> float:
-        return float(subprocess.run(line, capture_output=True, check=True, env=variables, timeout=60).stdout)
-
-    def ours() -> float:
-        return client.run(ping_pong, engines="solver", timeout=60)[1]
-
-    # In turn, so that what else the machine does hits both.
-    pairs = [(ours(), bare()) for _ in range(7)]
-    best, best_bare = (min(times) for times in zip(*pairs, strict=True))
-    print(f"ping-pong: {best * 1e6:.2f} us between engines, {best_bare * 1e6:.2f} us under mpiexec")  # noqa: T201
-
-    # Quiet, it is the same; three ranks on the cores of a machine that does other work are allowed for.
-    assert best < best_bare * 1.5
-
-
-PING_PONG = """
-from time import perf_counter
-from mpi4py import MPI
-
-def ping_pong(times=3000):
-    comm, data = MPI.COMM_WORLD, bytearray(8)
-    comm.Barrier()
-    start = perf_counter()
-    for _ in range(times if comm.rank < 2 else 0):
-        if comm.rank == 0:
-            comm.Send(data, 1)
-            comm.Recv(data, 1)
-        else:
-            comm.Recv(data, 0)
-            comm.Send(data, 0)
-    seconds = (perf_counter() - start) / times
-    comm.Barrier()
-    return seconds
-"""
-
-
-def ping_pong() -> float:
-    """Return the seconds of a message there and back between ranks 0 and 1."""
-    names: dict[str, object] = {}
-    exec(PING_PONG, names)
-    return float(names["ping_pong"]())  # type: ignore[operator]
