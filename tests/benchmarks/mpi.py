@@ -33,9 +33,6 @@ FLOOR = 0.95
 #: Seconds for one round of one exchange, and for an mpiexec to end.
 PATIENCE = 60.0
 
-#: How often an exchange is timed in a round.
-TIMES = 20
-
 
 class Row(NamedTuple):
     """One exchange: its times in seconds, by round."""
@@ -125,10 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2, help="of each (default 2)")
     parser.add_argument("--rounds", type=int, default=40, help="of each exchange (default 40)")
-    parser.add_argument("--quick", action="store_true", help="hardly any work: tries the machinery, measures nothing")
+    parser.add_argument("--times", type=int, default=20, help="that an exchange is timed in a round (default 20)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
     options = parser.parse_args(arguments)
-    rows = compare(options.ranks, 2 if options.quick else options.rounds, 2 if options.quick else TIMES)
+    rows = compare(options.ranks, options.rounds, options.times)
     lines, ratios = zip(*(row.describe() for row in rows), strict=True)
     head = f"{'exchange':<12}{'bytes':>9}{'ours: least, median':>24}{'mpiexec':>24}{'ratio: least, median':>21}"
     _say("\n".join([head, *lines]))
