@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
 from typing import Any
@@ -86,14 +87,19 @@ class Namespace(MutableMapping[str, Any]):
             os.replace(temporary, self._path)
 
 
-#: This process's, if it is an engine.
+#: This process's, if it is an engine; and a thread's, if that is one, as in `ipcluster_core.testing`.
 _mine: Namespace | None = None
+_local = threading.local()
 
 
-def begin(folder: str, engine: int, incarnation: int, started: str) -> None:
-    """Be an engine with a namespace; see `Namespace`."""
+def begin(folder: str, engine: int, incarnation: int, started: str, *, thread: bool = False) -> None:
+    """Be an engine with a namespace, as a process or as a thread; see `Namespace`."""
     global _mine  # noqa: PLW0603 - an engine is a process
-    _mine = Namespace(os.path.join(folder, f"names-{engine}"), engine, incarnation, started)
+    made = Namespace(os.path.join(folder, f"names-{engine}"), engine, incarnation, started)
+    if thread:
+        _local.mine = made
+    else:
+        _mine = made
 
 
 def namespace() -> Namespace:
@@ -114,6 +120,7 @@ def namespace() -> Namespace:
     RuntimeError
         This process is no engine.
     """
-    if _mine is None:
+    mine: Namespace | None = getattr(_local, "mine", _mine)
+    if mine is None:
         raise RuntimeError("namespace() is for code that runs on an engine: use Client.push and Client.pull elsewhere")
-    return _mine
+    return mine
