@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .ending import TeardownReport
     from .handle import ClusterHandle
     from .manager import ClusterManager, ClusterSummary
+    from .namespaces import namespace
     from .reaping import ReapResult
     from .record import ClusterState
     from .refs import Ref
@@ -45,6 +46,7 @@ __all__ = [
     "Store",
     "TeardownReport",
     "errors",
+    "namespace",
     "open_store",
 ]
 
@@ -65,6 +67,7 @@ _WHERE = {
     "SpecFields": "spec",
     "Store": "store",
     "TeardownReport": "ending",
+    "namespace": "namespaces",
     "open_store": "store",
 }
 

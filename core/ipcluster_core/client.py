@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from . import errors
+from .calls import call_each, engine_ids, hold, take, value_of
 from .connection import Connection, Options
 from .futures import TaskFuture
 from .incarnation import read_record, resolve
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["Client"]
 
 T = TypeVar("T")
-
-#: Numbers the calls of this process that belong together.
-_gangs = itertools.count()
 
 
 class Client(concurrent.futures.Executor):
@@ -226,20 +224,9 @@ class Client(concurrent.futures.Executor):
         waiting = deque(futures)
         try:
             while waiting:
-                yield self._result(waiting.popleft(), deadline)
+                yield value_of(self._connection, waiting.popleft(), deadline)
         finally:
             self._connection.cancel_all(waiting)
-
-    def _result(self, future: TaskFuture[T], deadline: float | None) -> T:
-        if deadline is None:
-            return future.result()
-        try:
-            return future.result(max(0.0, deadline - time.monotonic()))
-        except TimeoutError:
-            if future.done():
-                raise  # the task's own
-            why = self._connection.why_late()
-            raise errors.ClusterTimeout(f"results of cluster {self.name!r} did not come in time{why}") from None
 
     def run(
         self,
@@ -279,23 +266,62 @@ class Client(concurrent.futures.Executor):
         Exception
             Whatever one of the calls raised.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        ids = self._ids(engines, timeout)
-        gang = (next(_gangs), len(ids))
-        several = [self._options._replace(engines=(engine,), gang=gang) for engine in ids]
-        futures = self._connection.submit_each(fn, args, kwargs, several)
-        concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_EXCEPTION)
-        failed = [future for future in futures if future.done() and not _succeeded(future)]
-        if failed:
-            busy = [engine for engine, future in zip(ids, futures, strict=True) if not future.done()]
-            _raise_with_note(failed[0], busy)
-        return {engine: self._result(future, deadline) for engine, future in zip(ids, futures, strict=True)}
+        ids = engine_ids(self._connection, engines, timeout)
+        return call_each(self._connection, self._options, (fn, args, kwargs), ids, timeout)
 
-    def _ids(self, engines: str | Sequence[int], timeout: float | None) -> Sequence[int]:
-        if not isinstance(engines, str):
-            return engines
-        name = None if engines == "all" else engines
-        return self._connection.ask_engines(name, 10.0 if timeout is None else timeout)
+    def push(
+        self, values: Mapping[str, Any], *, engines: str | Sequence[int] = "all", timeout: float | None = None
+    ) -> list[int]:
+        """Give each engine values to keep by name, for tasks and steps that come later; see `namespace`.
+
+        Parameters
+        ----------
+        values
+            By name. Pickled now. Those of the same names are replaced, others are left.
+        engines, timeout
+            As for `run`.
+
+        Returns
+        -------
+        list of int
+            The engines that have them now.
+
+        Raises
+        ------
+        ClusterTimeout, ClusterError
+            As for `run`.
+        """
+        ids = engine_ids(self._connection, engines, timeout)
+        return list(call_each(self._connection, self._options, (hold, (dict(values),), {}), ids, timeout))
+
+    def pull(
+        self, names: str | Sequence[str], *, engines: str | Sequence[int] = "all", timeout: float | None = None
+    ) -> dict[int, Any]:
+        """Return what engines keep by name, whichever step has pushed it, or task has put it there.
+
+        Parameters
+        ----------
+        names
+            One, or several.
+        engines, timeout
+            As for `run`.
+
+        Returns
+        -------
+        dict
+            By engine id the value; of several names a dict of values by name.
+
+        Raises
+        ------
+        StateLost
+            An engine had it, and was started anew since.
+        NotHeld
+            An engine has no value of that name; the message tells which it has.
+        ClusterTimeout, ClusterError
+            As for `run`.
+        """
+        ids = engine_ids(self._connection, engines, timeout)
+        return call_each(self._connection, self._options, (take, (names,), {}), ids, timeout)
 
     def put(self, value: T) -> Ref[T]:
         """Send a value once, to be used as an argument of many tasks of this client.
@@ -353,7 +379,8 @@ class Client(concurrent.futures.Executor):
         Exception
             Whatever the task raised.
         """
-        return self._result(self.future(task_id), None if timeout is None else time.monotonic() + timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return value_of(self._connection, self.future(task_id), deadline)
 
     def cancel(self, task_ids: Sequence[str], *, timeout: float = 10.0) -> dict[str, bool]:
         """Cancel tasks of any client of this cluster, also running ones. Whoever waits for them is told.
@@ -431,21 +458,6 @@ class Client(concurrent.futures.Executor):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a Client cannot be sent elsewhere: send the name ({self.name!r}) and connect there")
-
-
-def _succeeded(future: concurrent.futures.Future[Any]) -> bool:
-    return not future.cancelled() and future.exception() is None
-
-
-def _raise_with_note(failed: concurrent.futures.Future[Any], busy: Sequence[int]) -> None:
-    """Raise what a call raised, and tell which engines run theirs still."""
-    try:
-        failed.result()
-    except BaseException as error:
-        if busy:
-            still = ", ".join(map(str, busy))
-            error.add_note(f"engines {still} are still busy with their part of this call: interrupt or restart them")
-        raise
 
 
 class _ApplyToAll:

@@ -41,7 +41,7 @@ from .policy import policy_of
 from .record import ClusterState, Ended, Record, title_of, utc_now
 from .roster import SERVING, EngineState
 from .store import open_store
-from .targets import choose, launchers_of
+from .targets import choose, launchers_of, log_parts
 from .waits import Wait
 from .wanted import kinds_of
 from .wire import same_secret
@@ -435,9 +435,7 @@ class Controller:
         self._nanny.send({"do": "interrupt_running", "request": client, "engines": engines})
 
     def _on_logs(self, client: int, request: Mapping[str, Any]) -> None:
-        lines, engines = int(request["tail"]), request["engines"]
-        parts = ["nanny", "controller", "broker"] if engines is None else []
-        parts += [f"engine-{int(engine)}" for engine in (sorted(self._life.engines) if engines is None else engines)]
+        lines, parts = int(request["tail"]), log_parts(self._life, request["engines"], self._title)
         logs = {part: tail_of(log_path(self._folder, part), lines=lines) for part in parts}
         self._reply(client, {"logs": logs})
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from . import errors, interrupts, refs, serialize, versions, wire
+from . import errors, interrupts, namespaces, refs, serialize, versions, wire
 from .channel import Channel, connect
 from .forking import let_forks_be_ordinary
 from .incarnation import LOG_FORMAT, TASK, secret_of
@@ -32,6 +32,7 @@ from .memory import resident_bytes
 from .policy import EnginePolicy, policy_of
 from .process import close_input, die_with_parent
 from .recent import Recent
+from .record import utc_now
 from .segments import Pool, Reader, folder_of
 from .store import open_store
 from .wire import Buffer, Kind, Notice, Status
@@ -372,6 +373,7 @@ def run(boot: Mapping[str, Any], engine: int, incarnation: int, journal: Journal
     signal.signal(signal.SIGTERM, _stop)
     os.environ.update(boot["env"])
     os.environ["IPCLUSTER_ENGINE"] = str(engine)
+    namespaces.begin(str(boot["folder"]), engine, incarnation, utc_now())
     served = Engine(boot, engine, incarnation, journal)
     signal.signal(signal.SIGINT, served.on_sigint)
     signal.signal(interrupts.SIGNAL, served.on_interrupt)

@@ -286,7 +286,7 @@ def _has_passed_on(store: Store, tag: str) -> bool:
 
 
 def log_path(folder: str, part: str) -> str:
-    """Return the log of a part: "nanny", "controller", "broker" or "engine-<id>"."""
+    """Return the log of a part: "nanny", "controller", "broker", "engine-<id>" or "mpiexec-<id>"."""
     return os.path.join(folder, f"{part}.log")
 
 

@@ -39,6 +39,16 @@ _VERDICT_SECONDS = 1.0
 #: Ends that are so many seconds apart are not told apart.
 _TOGETHER_SECONDS = 0.005
 
+#: Seconds after the first end within which one that mpiexec has not brought about is taken for the first: on a busy
+#: machine nannies are woken in any order.
+_WOKEN_SECONDS = 0.5
+
+#: How ranks end when mpiexec or this nanny ends them.
+_NOT_ITS_OWN = frozenset({"", "signal SIGKILL", "signal SIGTERM", "exit code 0"})
+
+#: Seconds for the nannies of ranks that are gone to say so.
+_WORD_SECONDS = 0.25
+
 #: Seconds after which what could not be killed is given up.
 _END_SECONDS = 10.0
 
@@ -71,7 +81,9 @@ class MpiSet:
     folder: str
     launcher: Child
     ranks: dict[int, _Rank]  # by engine id
-    gone: list[tuple[float, int]] = field(default_factory=list)  # when a rank ended, and which
+    gone: list[tuple[float, int, str]] = field(
+        default_factory=list
+    )  # when a rank ended, which, and how if that is known
     unwatched: str = ""  # whose nanny ended before it
 
     @property
@@ -86,11 +98,15 @@ class MpiSet:
             return f"the nanny of {self.unwatched} ended"
         if not self.gone or (own and mpiexec.startswith("signal")):
             return f"mpiexec ended: {mpiexec}"
+        ends = [f"{self.name_of(self.first + rank)} ended{how and f': {how}'}" for rank, how in self._first_ends()]
+        return "; ".join([*ends, f"mpiexec: {mpiexec}"] if own else ends)
+
+    def _first_ends(self) -> list[tuple[int, str]]:
+        """Return the ranks that the others have followed, and how they ended."""
         start = min(self.gone)[0]
-        # Whoever ends the others is quick, and their nannies are not woken in that order.
-        first = sorted(self.first + rank for at, rank in self.gone if at - start < _TOGETHER_SECONDS)
-        names = ", ".join(self.name_of(engine) for engine in first)
-        return f"{names} ended; mpiexec: {mpiexec}" if own else f"{names} ended"
+        own = [end for end in self.gone if end[2] not in _NOT_ITS_OWN and end[0] - start < _WOKEN_SECONDS]
+        first = own or [end for end in self.gone if end[0] - start < _TOGETHER_SECONDS]
+        return sorted((rank, how) for _, rank, how in first)
 
     def name_of(self, engine: int) -> str:
         """Return how messages name a rank."""
@@ -193,11 +209,11 @@ class MpiSets:
 
     # while it lives
 
-    def serve(self) -> None:
-        """Hear what ranks' nannies have to say."""
+    def serve(self, timeout: float = 0.0) -> None:
+        """Hear what ranks' nannies have to say, which may take some seconds."""
         if self._hub is None:
             return
-        _, speaking = self._hub.wait(0)
+        _, speaking = self._hub.wait(timeout)
         for partner in speaking:
             try:
                 for frames in self._hub.receive(partner):
@@ -209,7 +225,7 @@ class MpiSets:
     def _on_message(self, partner: int, message: Mapping[str, Any]) -> None:
         if partner in self._engine_of:
             unit, engine = self._engine_of.pop(partner)
-            unit.gone.append((float(message["at"]), engine - unit.first))
+            unit.gone.append((float(message["at"]), engine - unit.first, str(message["how"])))
             self._lose(unit, _VERDICT_SECONDS)
             return
         if not self._authorize(str(message["secret"]).encode()):
@@ -278,6 +294,9 @@ class MpiSets:
 
     def end(self, unit: MpiSet) -> None:
         """Kill whatever is left of a set whose mpiexec is gone."""
+        deadline = time.monotonic() + _WORD_SECONDS
+        while self._unheard(unit) and (left := deadline - time.monotonic()) > 0:
+            self.serve(left)
         del self._sets[unit.launcher.pid]
         process.end_all(lambda: process.carrying(unit.mark), grace=0.0, timeout=_END_SECONDS)
         remains.remove(unit.folder)
@@ -287,6 +306,11 @@ class MpiSets:
             if rank.partner is not None and self._hub is not None:
                 self._hub.drop(rank.partner)
                 self._engine_of.pop(rank.partner, None)
+
+    def _unheard(self, unit: MpiSet) -> bool:
+        """Tell whether a rank is gone whose nanny has not said so."""
+        pids = [rank.pid for rank in unit.ranks.values() if rank.partner in self._engine_of]
+        return any(not os.path.exists(f"/proc/{pid}") for pid in pids)
 
     def last_words(self, unit: MpiSet) -> str:
         """Return what the ranks wrote last; and mpiexec, which has much to say, where no rank came up."""

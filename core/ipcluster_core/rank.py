@@ -28,6 +28,7 @@ from . import process, remains
 from .channel import Channel, connect
 from .engine import run
 from .errors import ClusterError
+from .exits import status_of
 from .incarnation import LOG_FORMAT, secret_of
 from .journal import Journal
 from .logs import redirect
@@ -125,7 +126,10 @@ def _be_nanny(boot: Mapping[str, Any], engine: int, rank: int, tell: int) -> Non
     while True:
         ready = {fd for fd, _ in poller.poll()}
         if pidfd in ready:
-            channel.send([json.dumps({"gone": True, "at": time.monotonic()}).encode()])
+            at = time.monotonic()
+            status = status_of(pidfd, rank)
+            how = "" if status is None else process.describe_exit(status)
+            channel.send([json.dumps({"gone": True, "at": at, "how": how}).encode()])
             return
         if not _obey(channel, pidfd):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)

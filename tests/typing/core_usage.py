@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor, Future
-from typing import assert_type
+from typing import Any, assert_type
 
 from ipcluster_core import (
     Client,
@@ -76,5 +76,7 @@ def working() -> None:
         assert_type(client.run(length, "text"), dict[int, int])
         assert_type(client.options(retries=2, engines=[0]), Client)
         assert_type(client.put([1, 2]), Ref[list[int]])
+        assert_type(client.push({"x": 1}, engines="solver"), list[int])
+        assert_type(client.pull(["x", "y"], engines=[0]), dict[int, Any])
         with client.stream_output(lambda engine, line: (engine + 1, line.upper())) as stream:
             assert_type(stream.flush(timeout=1.0), bool)

@@ -169,8 +169,7 @@ _RUN = (
 )
 
 _LOGS = (
-    _NAME,
-    _ENGINES,
+    *_ENGINES_OR_SET,
     _arg("--tail", type=int, default=100, metavar="LINES"),
     _arg("-f", "--follow", action="store_true", help="go on until the cluster ends (on its own host)"),
 )

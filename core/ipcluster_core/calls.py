@@ -1,0 +1,97 @@
+"""Calls that are made once on each of several engines, and the wait for what comes of them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from . import errors
+from .connection import Connection, Options
+from .futures import TaskFuture
+from .namespaces import namespace
+
+__all__ = ["call_each", "engine_ids", "hold", "take", "value_of"]
+
+T = TypeVar("T")
+
+#: Seconds for the broker to say which engines are up, where the caller sets no limit.
+_ANSWER_SECONDS = 10.0
+
+#: Numbers the calls of this process that belong together.
+_gangs = itertools.count()
+
+
+def engine_ids(connection: Connection, engines: str | Sequence[int], timeout: float | None) -> Sequence[int]:
+    """Return the ids of engines that are given so, or as the name of a set, or as ``"all"``."""
+    if not isinstance(engines, str):
+        return engines
+    name = None if engines == "all" else engines
+    found = connection.ask_engines(name, _ANSWER_SECONDS if timeout is None else timeout)
+    if not found:
+        raise errors.ClusterError(f"no engine of {connection.record.title} is up: wait for one, or scale it")
+    return found
+
+
+def call_each(
+    connection: Connection,
+    options: Options,
+    call: tuple[Callable[..., T], tuple[Any, ...], Mapping[str, Any]],
+    ids: Sequence[int],
+    timeout: float | None,
+) -> dict[int, T]:
+    """Make one call on each engine, as `Client.run` promises it; return the results by engine."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    gang = (next(_gangs), len(ids))
+    several = [options._replace(engines=(engine,), gang=gang) for engine in ids]
+    futures = connection.submit_each(*call, several)
+    concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_EXCEPTION)
+    failed = [future for future in futures if future.done() and not _succeeded(future)]
+    if failed:
+        busy = [engine for engine, future in zip(ids, futures, strict=True) if not future.done()]
+        _raise_with_note(failed[0], busy)
+    return {engine: value_of(connection, future, deadline) for engine, future in zip(ids, futures, strict=True)}
+
+
+def _succeeded(future: concurrent.futures.Future[Any]) -> bool:
+    return not future.cancelled() and future.exception() is None
+
+
+def _raise_with_note(failed: concurrent.futures.Future[Any], busy: Sequence[int]) -> None:
+    """Raise what a call raised, and tell which engines run theirs still."""
+    try:
+        failed.result()
+    except BaseException as error:
+        if busy:
+            still = ", ".join(map(str, busy))
+            error.add_note(f"engines {still} are still busy with their part of this call: interrupt or restart them")
+        raise
+
+
+def value_of(connection: Connection, future: TaskFuture[T], deadline: float | None) -> T:
+    """Return the result of a task; ClusterTimeout, with what is known of the reason, when it does not come in time."""
+    if deadline is None:
+        return future.result()
+    try:
+        return future.result(max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        if future.done():
+            raise  # the task's own
+        text = f"results of cluster {connection.record.name!r} did not come in time{connection.why_late()}"
+        raise errors.ClusterTimeout(text) from None
+
+
+# what engines run for `Client.push` and `Client.pull`
+
+
+def hold(values: Mapping[str, Any]) -> None:
+    """Keep values on the engine that runs this."""
+    namespace().update(values)
+
+
+def take(names: str | Sequence[str]) -> Any:  # noqa: ANN401 - whatever it keeps
+    """Return the value of a name on the engine that runs this, or the values of several by name."""
+    held = namespace()
+    return held[names] if isinstance(names, str) else {name: held[name] for name in names}
