@@ -183,6 +183,19 @@ def test_each_pending_task_of_a_lost_set_fails(cluster: Cluster, client: Client)
     assert [view.submit(abs, -1).result(SOON) for view in views] == [1, 1, 1]
 
 
+def test_the_end_of_a_set_is_no_matter_to_another_cluster(cluster: Cluster, client: Client) -> None:
+    """Which has a set of the same first engine, in the same life."""
+    sets = {"default": EngineSpec(n=1), "solver": EngineSpec(n=3, kind="mpi")}
+    with Cluster("other", engines=sets) as other, other.client() as its:
+        before = pids(other)
+        os.kill(pids(cluster)[1] or 0, signal.SIGKILL)
+        steps.wait_until(lambda: {e.incarnation for e in cluster.status_sync().engines if e.state == "up"} == {0, 1})
+
+        assert client.run(world, engines="solver", timeout=SOON)[3] == (2, 3, 3, 3)
+        assert its.run(world, engines="solver", timeout=SOON)[3] == (2, 3, 3, 3)
+        assert pids(other) == before
+
+
 def add_up() -> None:
     """Add up over all ranks what each holds, and hold the sum."""
     from mpi4py import MPI
