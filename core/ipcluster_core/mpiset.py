@@ -76,6 +76,7 @@ class MpiSet:
     """One incarnation of an MPI set."""
 
     name: str
+    mark: str  # what all its processes, and none of another cluster, carry in their environment
     first: int
     incarnation: int
     folder: str
@@ -85,11 +86,6 @@ class MpiSet:
         default_factory=list
     )  # when a rank ended, which, and how if that is known
     unwatched: str = ""  # whose nanny ended before it
-
-    @property
-    def mark(self) -> str:
-        """What all its processes carry in their environment."""
-        return _mark(self.first, self.incarnation)
 
     def cause(self, mpiexec: str) -> str:
         """Say why the set was lost, given how its mpiexec ended."""
@@ -111,10 +107,6 @@ class MpiSet:
     def name_of(self, engine: int) -> str:
         """Return how messages name a rank."""
         return f"rank {engine - self.first} (engine {engine})"
-
-
-def _mark(first: int, incarnation: int) -> str:
-    return f"{mpi.MARK_VARIABLE}={first}/{incarnation}"
 
 
 class MpiSets:
@@ -180,7 +172,7 @@ class MpiSets:
         made = {first + rank: self._prepare(folder, first + rank, rank) for rank in range(ranks)}
         found = mpi.find_mpiexec(engines["mpiexec"], sys.executable, os.environ.get("PATH"))
         line = mpi.command(found, ranks, engines["mpi_args"], sys.executable, folder)
-        value = _mark(first, incarnation).partition("=")[2]
+        value = mpi.mark_of(str(self._boot["tag"]), first, incarnation)
         cores = len(os.sched_getaffinity(0))
         variables = mpi.environment(
             os.environ, spec["env"], mark=value, folder=folder, shared=shared, ranks=ranks, cores=cores
@@ -198,7 +190,7 @@ class MpiSets:
                 sys.exit(127)
 
         child = self._brood.fork(f"mpiexec-{first}", launch, ())
-        self._sets[child.pid] = MpiSet(name, first, incarnation, folder, child, made)
+        self._sets[child.pid] = MpiSet(name, f"{mpi.MARK_VARIABLE}={value}", first, incarnation, folder, child, made)
 
     def _prepare(self, folder: str, engine: int, rank: int) -> _Rank:
         fd = make_file(os.path.join(folder, f"journal-{rank}"))

@@ -39,7 +39,8 @@ class Namespace(MutableMapping[str, Any]):
         self._pid = os.getpid()
         self._values: dict[str, Any] = {}
         self._names: set[str] = set()  # of what it holds, and of what was lost
-        with suppress(FileNotFoundError), open(path) as file:
+        # Without it a message is less precise, and the engine works all the same.
+        with suppress(OSError, ValueError), open(path) as file:
             self._names.update(json.load(file))
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - whatever was put there

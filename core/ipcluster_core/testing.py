@@ -208,7 +208,7 @@ class _ThreadNanny(threading.Thread):
 
     def _start(self, first: int, incarnation: int, name: str, ranks: int) -> None:
         """Start an engine, or the ranks of an MPI set."""
-        boot = {**self._boot, "set": name}
+        boot: dict[str, Any] = {**self._boot, "set": name}
         if name in self._mpi_sets:
             self._units[first] = range(first, first + ranks)
             limits = {

@@ -15,6 +15,7 @@ import pytest
 import steps
 import tables
 from ipcluster_core import Client, Cluster, EngineSpec, errors
+from ipcluster_core.mpi import MARK_VARIABLE, mark_of
 from ipcluster_core.process import carrying, children
 
 #: Seconds within which a loss is told, and after which nothing of what was lost lives.
@@ -74,9 +75,15 @@ def rank_nanny(cluster: Cluster) -> int:
     return nanny
 
 
+def marked() -> list[int]:
+    """Return the processes of the first life of the set."""
+    record = steps.record_of("mortal")
+    return carrying(f"{MARK_VARIABLE}={mark_of(record.tag, 1, 0)}")
+
+
 def mpiexec(cluster: Cluster) -> int:
     """Return the set's launcher."""
-    (found,) = [pid for pid in children(steps.part("mortal", "nanny")) if pid in carrying("IPCLUSTER_MPI=1/0")]
+    (found,) = [pid for pid in children(steps.part("mortal", "nanny")) if pid in marked()]
     return found
 
 
@@ -115,7 +122,7 @@ def test_what_belongs_to_the_set_ends_the_set_alone(
     """Its tasks fail with the cause, all its processes go, it comes back; the engine beside it works on."""
     client = Client.connect("mortal")
     futures = wait_in_all(cluster, client)
-    old = {*carrying("IPCLUSTER_MPI=1/0"), *children_of_ranks(cluster)}
+    old = {*marked(), *children_of_ranks(cluster)}
     start = time.monotonic()
     os.kill(victim(cluster), signal.SIGKILL)
     lost = [futures[engine].exception(SOON) for engine in (1, 2, 3)]
@@ -160,4 +167,4 @@ def test_what_belongs_to_the_cluster_ends_it_with_all_ranks(cluster: Cluster, vi
     client.shutdown()
 
     assert steps.left_in_store() == ["records/mortal"]
-    assert not carrying("IPCLUSTER_MPI=1/0")
+    assert not marked()

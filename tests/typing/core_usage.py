@@ -56,6 +56,7 @@ def blocking() -> None:
     assert_type(Cluster.connect_sync("name"), Cluster)
     assert_type(cluster.status_sync(), ClusterStatus)
     assert_type(cluster.wait_sync(4, timeout=60), int)
+    assert_type(cluster.logs_sync("solver"), dict[str, str])
     assert_type(cluster.teardown_sync(), TeardownReport)
     assert_type(cluster.executor(), Executor)
     manager = ClusterManager(open_store())

@@ -14,7 +14,7 @@ def lost(*gone: tuple[float, int, str], is_killed: bool = False, **settings: Any
     """Return a set whose ranks are the engines from 4 on, some of which are gone."""
     launcher = Child("mpiexec-4", 77)
     launcher.is_killed = is_killed
-    return MpiSet("solver", 4, 0, "", launcher, {}, list(gone), **settings)
+    return MpiSet("solver", "", 4, 0, "", launcher, {}, list(gone), **settings)
 
 
 @pytest.mark.parametrize(

@@ -107,3 +107,11 @@ def test_elsewhere_there_is_none() -> None:
     """With what to use instead."""
     with pytest.raises(RuntimeError, match=r"for code that runs on an engine: use Client\.push and Client\.pull"):
         namespace()
+
+
+def test_names_that_cannot_be_read_are_as_none(tmp_path: Path) -> None:
+    """User code may have scribbled there."""
+    (tmp_path / "names-3").write_text("{")
+
+    with pytest.raises(errors.NotHeld, match="engine 3 has no 'x'; it has: nothing"):
+        engine(tmp_path)["x"]
