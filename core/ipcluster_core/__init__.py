@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .ending import TeardownReport
     from .handle import ClusterHandle
     from .manager import ClusterManager, ClusterSummary
+    from .notes import send_note
     from .reaping import ReapResult
     from .record import ClusterState
     from .refs import Ref
@@ -46,6 +47,7 @@ __all__ = [
     "TeardownReport",
     "errors",
     "open_store",
+    "send_note",
 ]
 
 _WHERE = {
@@ -66,6 +68,7 @@ _WHERE = {
     "Store": "store",
     "TeardownReport": "ending",
     "open_store": "store",
+    "send_note": "notes",
 }
 
 if not TYPE_CHECKING:
