@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .client import Client
     from .cluster import Cluster
     from .ending import TeardownReport
+    from .futures import TaskFuture
     from .handle import ClusterHandle
     from .manager import ClusterManager, ClusterSummary
     from .notes import send_note
@@ -44,6 +45,7 @@ __all__ = [
     "Ref",
     "SpecFields",
     "Store",
+    "TaskFuture",
     "TeardownReport",
     "errors",
     "open_store",
@@ -66,6 +68,7 @@ _WHERE = {
     "Ref": "refs",
     "SpecFields": "spec",
     "Store": "store",
+    "TaskFuture": "futures",
     "TeardownReport": "ending",
     "open_store": "store",
     "send_note": "notes",
