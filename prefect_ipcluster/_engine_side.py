@@ -39,7 +39,7 @@ from prefect.logging.configuration import setup_logging
 from prefect.results import ResultRecord  # type: ignore[attr-defined] # it is there, and has moved before
 from prefect.task_engine import run_task_async, run_task_sync
 
-from ipcluster_core.errors import TaskError
+from ipcluster_core.errors import RemoteTraceback, TaskError
 
 from . import _relay
 
@@ -223,12 +223,15 @@ def _portable(error: BaseException) -> BaseException:
     return error if same else TaskError(f"{kind}: {error}", kind)
 
 
-def unpack(packed: Packed) -> tuple[State[Any], str]:
-    """Put a state together again; return the traceback of its exception too."""
+def unpack(packed: Packed) -> State[Any]:
+    """Put a state together again; the engine's traceback is the ``__cause__`` of its exception."""
     blob, value, text = packed
+    if text and isinstance(value, BaseException) and value.__cause__ is None:
+        # Past the class's own __setattr__, which may refuse.
+        BaseException.__setattr__(value, "__cause__", RemoteTraceback(text))
     state: State[Any] = pickle.loads(blob)  # noqa: S301 - from an engine, as its value is
     if isinstance(state.data, ResultRecord):
         state.data.result = value
     else:
         state.data = value
-    return state, text
+    return state

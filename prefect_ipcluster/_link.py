@@ -56,7 +56,7 @@ class Link:
         self, cluster: AnyCluster | None, spec: ClusterSpec | None, n: int | None, *, store: str | None, timeout: float
     ) -> None:
         self._cluster = cluster
-        self._spec = spec if n is None else ClusterSpec(n=n)
+        self._spec = spec if n is None and cluster is not None else spec or ClusterSpec(n=n)
         self._store = store
         self._timeout = timeout
         self._lock = threading.RLock()
@@ -138,19 +138,17 @@ class Link:
 
     def _connect(self) -> Client:
         """Connect, or create a cluster of one's own first."""
-        found: AnyCluster | None = self._cluster
-        if self._spec is not None:
-            found = self._create(self._spec)
-        if found is None:
-            raise ValueError("there is neither a cluster to use (cluster=) nor one to create (spec= or n=)")
-        self._client = Client.connect(found, store=self._store, timeout=self._timeout)
+        found = self._cluster if self._spec is None else self._create(self._spec)
+        self._client = Client.connect(found or "", store=self._store, timeout=self._timeout)
         return self._client
 
     def _create(self, spec: ClusterSpec) -> AnyCluster:
         name = _new_name() if self._cluster is None else name_of(self._cluster)
-        if "preload" not in spec.model_fields_set:
-            spec = spec.model_copy(update={"preload": [_PRELOAD]})
-        wanted = plan(name, spec, None, {})
+        # It does not outlive the flow run, so it may be idle as long as that likes.
+        defaults = {"preload": [_PRELOAD], "idle_timeout": None}
+        given = spec.model_fields_set
+        changes = {field: value for field, value in defaults.items() if field not in given}
+        wanted = plan(name, spec.model_copy(update=changes), None, {})
         scope = Cluster(wanted.name, wanted.spec, claim=wanted.claim, store=self._store, timeout=self._timeout)
         logger.info("creating cluster %r with %d engines for tasks", wanted.name, wanted.spec.total)
         try:

@@ -21,8 +21,6 @@ from prefect.utilities.annotations import quote
 from prefect.utilities.collections import StopVisiting, visit_collection
 from prefect.utilities.engine import collect_task_run_inputs_sync, resolve_inputs_sync, resolve_to_final_result
 
-from ipcluster_core.errors import RemoteTraceback
-
 from ._engine_side import unpack
 from ._outcomes import is_crashed, is_over, report, run_of, state_for
 from ._relay import handle_log
@@ -197,12 +195,10 @@ class Submission:
             self.fail(error)
             return
         try:
-            state, text = unpack(packed)
+            state = unpack(packed)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong when the other side has another Prefect
             self.fail(error)
             return
-        if text and isinstance(state.data, BaseException) and state.data.__cause__ is None:
-            BaseException.__setattr__(state.data, "__cause__", RemoteTraceback(text))
         self._settle(state)
 
     def fail(self, error: BaseException) -> None:

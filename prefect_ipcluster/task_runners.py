@@ -49,7 +49,7 @@ class IPClusterTaskRunner(TaskRunner[IPClusterFuture[Any]]):
         Instead: a cluster to create when the first task is submitted, and to end with the flow run, in any outcome.
         Its process is watched as `cluster` does it. With `cluster`, a name, the one of that name is used if it lives.
     n
-        Short for a spec of so many engines.
+        Short for a spec of so many engines. Without anything, two.
     store
         URL of the store; default: the handle's, else as `ipcluster_core.open_store` has it.
     timeout
@@ -75,8 +75,6 @@ class IPClusterTaskRunner(TaskRunner[IPClusterFuture[Any]]):
     ) -> None:
         if spec is not None and n is not None:
             raise ValueError("give a spec or a number of engines, not both")
-        if cluster is None and spec is None and n is None and not on_engine():
-            raise ValueError("an IPClusterTaskRunner needs a cluster to use (cluster=), or one to create (spec= or n=)")
         super().__init__()  # type: ignore[no-untyped-call] # Prefect's has no types
         self._cluster = cluster
         self._spec = spec
