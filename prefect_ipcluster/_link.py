@@ -6,20 +6,20 @@ import concurrent.futures
 import json
 import threading
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from prefect.context import FlowRunContext
 from prefect.logging import get_logger
 
 from ipcluster_core import Client, Cluster, ClusterSpec
-from ipcluster_core.errors import ClusterError, ClusterExists
+from ipcluster_core.errors import ClusterError
 
 from . import _relay
 from ._context import Contexts, Surroundings
 from ._engine_side import RemoteTask
-from ._submission import Submission, when_done
-from .reports import AnyCluster, Logger, conclude, name_of
-from .runs import current_name, plan
+from ._own import create_own, end_own
+from ._submission import Submission
+from ._upstream import when_done
+from .reports import AnyCluster, Logger
 
 if TYPE_CHECKING:
     from prefect import Task
@@ -29,9 +29,6 @@ __all__ = ["Link"]
 
 logger = get_logger("ipcluster")
 
-#: What engines that are made for tasks import before they are forked.
-_PRELOAD = "prefect_ipcluster._engine_side"
-
 #: Tasks that are remembered as they travelled, each in one place.
 _MOST_TASKS = 256
 
@@ -40,10 +37,6 @@ _RESOLVERS = 4
 
 #: Seconds for tasks that run to come to their end when they are interrupted.
 _CANCEL_SECONDS = 2.0
-
-#: Seconds to end a cluster of one's own; if the flow is being stopped, whoever stops it will not wait for long.
-_END_SECONDS = 30.0
-_STOPPED_SECONDS = 5.0
 
 #: Seconds beyond a task's own limit until it is ended together with its engine.
 _GRACE_SECONDS = 5.0
@@ -82,7 +75,7 @@ class Link:
         submission.outcome.add_done_callback(lambda _: self._under_way.pop(str(submission.id), None))
         upstream = submission.upstream()
         if upstream:
-            when_done(upstream, lambda: self._resolvers.submit(self._send_later, submission, *remote))
+            when_done(upstream, lambda: self._resolve(submission, *remote))
             return
         try:
             self._send(submission, *remote)
@@ -96,6 +89,11 @@ class Link:
         arguments = submission.arguments()
         if arguments is not None:
             submission.sent(client.submit(function, *arguments))
+
+    def _resolve(self, submission: Submission, function: RemoteTask, client: Client) -> None:
+        """Go on when all that it needs is done, in a thread that may read results."""
+        if not submission.outcome.done():  # cancelled, perhaps with all the rest
+            self._resolvers.submit(self._send_later, submission, function, client)
 
     def _send_later(self, submission: Submission, function: RemoteTask, client: Client) -> None:
         try:
@@ -138,27 +136,12 @@ class Link:
 
     def _connect(self) -> Client:
         """Connect, or create a cluster of one's own first."""
-        found = self._cluster if self._spec is None else self._create(self._spec)
+        found = self._cluster
+        if self._spec is not None:
+            self._owned = create_own(found, self._spec, self._store, self._timeout)
+            found = found if self._owned is None else self._owned.handle
         self._client = Client.connect(found or "", store=self._store, timeout=self._timeout)
         return self._client
-
-    def _create(self, spec: ClusterSpec) -> AnyCluster:
-        name = _new_name() if self._cluster is None else name_of(self._cluster)
-        # It does not outlive the flow run, so it may be idle as long as that likes.
-        defaults = {"preload": [_PRELOAD], "idle_timeout": None}
-        given = spec.model_fields_set
-        changes = {field: value for field, value in defaults.items() if field not in given}
-        wanted = plan(name, spec.model_copy(update=changes), None, {})
-        scope = Cluster(wanted.name, wanted.spec, claim=wanted.claim, store=self._store, timeout=self._timeout)
-        logger.info("creating cluster %r with %d engines for tasks", wanted.name, wanted.spec.total)
-        try:
-            scope.__enter__()
-        except ClusterExists:
-            if self._cluster is None:
-                raise
-            return self._cluster
-        self._owned = scope
-        return scope.handle
 
     # the end
 
@@ -184,35 +167,38 @@ class Link:
         is interrupted.
         """
         try:
-            if error is not None:
-                self.cancel()
-            elif not self._has_failed():
-                self.wait()
-            else:
-                for submission in list(self._under_way.values()):
-                    submission.withdraw()
-            if self._client is not None:
-                self._client.shutdown(wait=error is None, cancel_futures=True)
+            if error is None:
+                self._finish()
+        except BaseException as late:
+            error = late
+            raise
         finally:
-            self._resolvers.shutdown(wait=error is None, cancel_futures=True)
-            if self._owned is not None:
-                stopped = error is not None and not isinstance(error, Exception)
-                conclude(
-                    self._owned.teardown_sync(force=True, timeout=_STOPPED_SECONDS if stopped else _END_SECONDS), log
-                )
+            try:
+                self._hang_up(error)
+            finally:
+                if self._owned is not None:
+                    end_own(self._owned, log, error)
+
+    def _finish(self) -> None:
+        if not self._has_failed():
+            self.wait()
+            return
+        for submission in list(self._under_way.values()):
+            submission.withdraw()
+        if self._client is not None:
+            self._client.shutdown(cancel_futures=True)
+
+    def _hang_up(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.cancel()
+        self._resolvers.shutdown(wait=error is None, cancel_futures=True)
+        if self._client is not None:
+            self._client.shutdown(wait=False)
 
     def _has_failed(self) -> bool:
         """Tell whether the flow has failed, or was cancelled: Prefect tells its task runner nothing of that."""
         state = None if self._flow_run is None else self._flow_run.state
         return state is not None and (state.is_failed() or state.is_crashed() or state.is_cancelled())
-
-
-def _new_name() -> str:
-    """Return a name for a cluster of a task runner: the flow run's, with something to tell several apart."""
-    try:
-        return f"{current_name()[:57]}-{uuid4().hex[:5]}"
-    except ValueError:
-        return f"tasks-{uuid4().hex[:8]}"
 
 
 def _hard_limit(task: Task[..., Any]) -> float | None:
@@ -221,5 +207,5 @@ def _hard_limit(task: Task[..., Any]) -> float | None:
         return None
     delays = task.retry_delay_seconds or 0.0
     several = delays if isinstance(delays, list) else [delays] * task.retries
-    paused = sum(several) * (2.0 if task.retry_jitter_factor else 1.0)
+    paused = sum(several) * (1.0 + (task.retry_jitter_factor or 0.0))
     return (task.timeout_seconds + _GRACE_SECONDS) * (task.retries + 1) + paused

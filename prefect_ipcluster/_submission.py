@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import CancelledError, Future
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
@@ -14,25 +14,25 @@ from prefect.context import AssetContext, FlowRunContext, TaskRunContext
 from prefect.events.schemas.events import Event
 from prefect.events.worker import EventsWorker
 from prefect.exceptions import UpstreamTaskError
-from prefect.futures import PrefectFuture, PrefectWrappedFuture
 from prefect.logging import get_logger
 from prefect.task_engine import run_task_sync
-from prefect.utilities.annotations import quote
-from prefect.utilities.collections import StopVisiting, visit_collection
+from prefect.utilities.collections import visit_collection
 from prefect.utilities.engine import collect_task_run_inputs_sync, resolve_inputs_sync, resolve_to_final_result
 
 from ._engine_side import unpack
 from ._outcomes import is_crashed, is_over, report, run_of, state_for
 from ._relay import handle_log
+from ._upstream import pending
 from .futures import IPClusterFuture
 
 if TYPE_CHECKING:
     from prefect import State, Task
     from prefect.client.schemas.objects import RunInput
+    from prefect.futures import PrefectFuture
 
     from ipcluster_core import TaskFuture
 
-__all__ = ["Submission", "when_done"]
+__all__ = ["Submission"]
 
 logger = get_logger("ipcluster")
 
@@ -74,16 +74,7 @@ class Submission:
 
     def upstream(self) -> list[PrefectFuture[Any]]:
         """Return the futures that it needs and that are not known to be done."""
-        found: list[PrefectFuture[Any]] = []
-
-        def look(value: object) -> None:
-            if isinstance(value, quote):
-                raise StopVisiting
-            if isinstance(value, PrefectFuture):
-                found.append(value)
-
-        visit_collection((self._parameters, self._wait_for), visit_fn=look, return_data=False)
-        return [future for future in found if not _is_done(future)]
+        return pending((self._parameters, self._wait_for))
 
     def arguments(self) -> tuple[Any, ...] | None:
         """Prepare it for the cluster, when nothing upstream is pending.
@@ -232,24 +223,3 @@ class Submission:
 
 def _send_event(event: Event) -> None:
     EventsWorker.instance().send(event)
-
-
-def _is_done(future: PrefectFuture[Any]) -> bool:
-    return isinstance(future, PrefectWrappedFuture) and future.wrapped_future.done()
-
-
-def when_done(futures: Sequence[PrefectFuture[Any]], action: Callable[[], object]) -> None:
-    """Have something done when the last of some futures is done, in whichever thread ends that."""
-    left = len(futures)
-    lock = threading.Lock()
-
-    def count(_: PrefectFuture[Any]) -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            is_last = left == 0
-        if is_last:
-            action()
-
-    for future in futures:
-        future.add_done_callback(count)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner
 
 from ipcluster_core import ClusterSpec
@@ -28,12 +29,12 @@ from .reports import AnyCluster, name_of
 if TYPE_CHECKING:
     from prefect import Task
     from prefect.client.schemas.objects import RunInput
-    from prefect.futures import PrefectFuture
 
 __all__ = ["IPClusterTaskRunner"]
 
 
-class IPClusterTaskRunner(TaskRunner[IPClusterFuture[Any]]):
+# Of futures as `flow` declares it: a runner of other ones is of another type.
+class IPClusterTaskRunner(TaskRunner[PrefectFuture[Any]]):
     """Runs the tasks of a flow on a cluster.
 
     Task runs end as they would in the flow's own process: with states, logs, prints, retries, timeouts, caching. In

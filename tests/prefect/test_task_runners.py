@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import pickle
+import re
 import socket
 import threading
 import time
@@ -22,7 +23,7 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run, task_run
-from prefect.settings import PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW, temporary_settings
 
 import steps
 from ipcluster_core import Client, Cluster, ClusterManager, ClusterSpec, ClusterState, errors
@@ -511,3 +512,12 @@ def test_a_thousand_tasks_finish(caplog: pytest.LogCaptureFixture) -> None:
         return increment.map(range(1000)).result()
 
     assert many() == list(range(1, 1001))
+
+
+def test_what_readme_shows_of_the_task_runner_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a script of its own."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (block,) = (code for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "tasks_on" in code)
+    monkeypatch.setenv("PREFECT_API_URL", PREFECT_API_URL.value())
+
+    assert steps.run_step(block, timeout=100).splitlines()[-1] == "30 30"
