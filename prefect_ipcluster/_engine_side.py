@@ -159,6 +159,9 @@ class _Opened:
         self._loop = None
         try:
             state: Any = loop.run(run_task_async(task, **options), context=context)
+            left = asyncio.all_tasks(loop.get_loop())
+            if left:  # as `asyncio.run` does it: what it has not waited for does not go on beside the next one
+                loop.run(_cancel(left))
         except BaseException:
             # It was interrupted in the middle of something: have it come to its end, and begin anew with the next.
             with suppress(Exception):
@@ -181,6 +184,12 @@ def _set_up_logging() -> None:
     global _logs  # noqa: PLW0603 - it is the process's logging
     setup_logging(incremental=_logs)
     _logs = True
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _enter_client() -> None:

@@ -35,6 +35,9 @@ __all__ = ["Note", "handle_log", "install", "telling", "versions"]
 #: Task run (as its driver knows it), kind, content as JSON.
 Note = tuple[str, str, str]
 
+#: Characters of a log message that travel; Prefect's API takes about as many.
+_LONGEST_MESSAGE = 1_000_000
+
 #: Attributes of a log record that every record has, and those that do not travel.
 _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
 
@@ -108,11 +111,12 @@ def _plain(record: logging.LogRecord) -> dict[str, Any]:
     """Return what of a record can travel: its text is made here."""
     if record.exc_info and not record.exc_text:
         record.exc_text = logging.Formatter().formatException(record.exc_info)
+    message = record.getMessage()
     found: dict[str, Any] = {
         "name": record.name,
         "levelno": record.levelno,
         "levelname": record.levelname,
-        "msg": record.getMessage(),
+        "msg": message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}... [truncated]",
         "created": record.created,
         "msecs": record.msecs,
         "pathname": record.pathname,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -87,6 +88,29 @@ def test_the_death_of_an_engine_crashes_its_task_run_at_once() -> None:
     assert run.state is not None
     assert "died (signal SIGKILL) while it ran this task" in str(run.state.message)
     assert "last words" in str(run.state.message)
+
+
+def test_an_engine_that_cannot_import_prefect_says_so() -> None:
+    """Where it looked, and the cure; the run is over, on the server too, though it could not tell anything."""
+
+    def hide() -> None:
+        sys.modules["prefect"] = None  # type: ignore[assignment] # what makes an import fail
+
+    @flow
+    def bereft() -> tuple[str, str, str]:
+        with tasks_on("bare"):
+            future = increment.submit(1)
+            future.wait()
+            return str(flow_run.id), str(future.state.name), str(future.state.message)
+
+    with Cluster("bare", n=1) as bare, bare.client() as client:
+        client.run(hide)
+        run_id, state, message = bereft()
+
+    assert state == "Crashed"
+    assert "on engine 0" in message
+    assert "To mend it: install it for that interpreter" in message
+    assert server_run(run_id, "increment", "Crashed").run_count == 0
 
 
 def test_a_run_may_be_begun_again_when_its_engine_died(tmp_path: Path) -> None:

@@ -337,6 +337,31 @@ def test_a_task_that_submits_tasks_runs_them_on_its_engine() -> None:
     assert list(where_run.task_inputs["__parents__"])
 
 
+def test_what_an_async_task_leaves_does_not_run_beside_the_next(tmp_path: Path) -> None:
+    """They share a loop, in which each finds nothing of the one before, as with a loop of its own."""
+
+    async def scribble() -> None:
+        await asyncio.sleep(0.05)
+        (tmp_path / "scribbled").touch()
+
+    @task(cache_policy=NO_CACHE)
+    async def leave() -> int:
+        asyncio.get_running_loop().create_task(scribble())
+        return len(asyncio.all_tasks())
+
+    @task(cache_policy=NO_CACHE)
+    async def look() -> int:
+        await asyncio.sleep(0.3)
+        return len(asyncio.all_tasks())
+
+    @flow(task_runner=IPClusterTaskRunner(n=1))
+    def leaving() -> tuple[int, int]:
+        return leave.submit().result(), look.submit().result()
+
+    assert leaving() == (2, 1)
+    assert not (tmp_path / "scribbled").exists()
+
+
 def test_what_a_flow_holds_on_to_stays_with_it() -> None:
     """Its code does not travel with its tasks, only what Prefect's tasks need to know of the flow."""
     lock = threading.Lock()
