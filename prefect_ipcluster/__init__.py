@@ -18,12 +18,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .async_tasks import aconnect_cluster, acreate_cluster, ascale_cluster, ateardown_cluster
+    from .futures import IPClusterFuture
+    from .placement import tasks_on
     from .reports import AnyCluster
     from .scopes import acluster, cluster
+    from .task_runners import IPClusterTaskRunner
     from .tasks import connect_cluster, create_cluster, scale_cluster, teardown_cluster
 
 __all__ = [
     "AnyCluster",
+    "IPClusterFuture",
+    "IPClusterTaskRunner",
     "acluster",
     "aconnect_cluster",
     "acreate_cluster",
@@ -33,11 +38,14 @@ __all__ = [
     "connect_cluster",
     "create_cluster",
     "scale_cluster",
+    "tasks_on",
     "teardown_cluster",
 ]
 
 _WHERE = {
     "AnyCluster": "reports",
+    "IPClusterFuture": "futures",
+    "IPClusterTaskRunner": "task_runners",
     "acluster": "scopes",
     "aconnect_cluster": "async_tasks",
     "acreate_cluster": "async_tasks",
@@ -47,6 +55,7 @@ _WHERE = {
     "connect_cluster": "tasks",
     "create_cluster": "tasks",
     "scale_cluster": "tasks",
+    "tasks_on": "placement",
     "teardown_cluster": "tasks",
 }
 

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from .client import Client
     from .cluster import Cluster
     from .ending import TeardownReport
+    from .futures import TaskFuture
     from .handle import ClusterHandle
     from .manager import ClusterManager, ClusterSummary
     from .namespaces import namespace
+    from .notes import send_note
     from .reaping import ReapResult
     from .record import ClusterState
     from .refs import Ref
@@ -44,10 +46,12 @@ __all__ = [
     "Ref",
     "SpecFields",
     "Store",
+    "TaskFuture",
     "TeardownReport",
     "errors",
     "namespace",
     "open_store",
+    "send_note",
 ]
 
 _WHERE = {
@@ -66,9 +70,11 @@ _WHERE = {
     "Ref": "refs",
     "SpecFields": "spec",
     "Store": "store",
+    "TaskFuture": "futures",
     "TeardownReport": "ending",
     "namespace": "namespaces",
     "open_store": "store",
+    "send_note": "notes",
 }
 
 if not TYPE_CHECKING:

@@ -81,7 +81,7 @@ class Broker:
         self._admission = Admission(self._title, secret_of(self._store, self._tag), self._packages)
         self._hub = Hub(self._folder, TASK)
         self._clients = Clients(self._hub, self._segments)
-        self._delivery = Delivery(self._hub.send, Reader(self._segments), self._keep_seconds)
+        self._delivery = Delivery(self._hub.send, Reader(self._segments), self._keep_seconds, self._hub.is_behind)
         self._controller.send({"event": "bound"})
         for link in (self._nanny, self._controller):
             self._hub.watch(link.fileno())
@@ -247,6 +247,9 @@ class Broker:
         elif engine is not None:
             if kind is Kind.DONE:
                 self._on_done(engine, wire.Done.decode(frames))
+            elif kind is Kind.NOTE:
+                chunk, place, body = wire.Note.decode(frames)
+                self._delivery.pass_on(self._scheduler.task_at(engine, chunk, place), body)
             elif kind is Kind.BYE:
                 self._scheduler.suspend(engine)
                 self._leaving.setdefault(engine, "it made room for the next one")

@@ -108,6 +108,7 @@ class Client(concurrent.futures.Executor):
         engines: Sequence[int] | None = None,
         timeout: float | None = None,
         name: str | None = None,
+        on_note: Callable[[Any], object] | None = None,
     ) -> Self:
         """Return a view of this client with settings for what is submitted through it.
 
@@ -122,6 +123,9 @@ class Client(concurrent.futures.Executor):
             fails with `TaskTimeout`. Such tasks are given to engines one at a time. Default: no limit.
         name
             What messages call the tasks.
+        on_note
+            Gets each value that a task sends by `send_note` while it runs: in order, and before its result. It is
+            called in this client's I/O thread, so it must be quick, and must not wait for results.
 
         Returns
         -------
@@ -143,6 +147,7 @@ class Client(concurrent.futures.Executor):
             now.engines if engines is None else tuple(engines),
             now.timeout if timeout is None else timeout,
             now.name if name is None else name,
+            on_note=now.on_note if on_note is None else on_note,
         )
         return type(self)(self._connection, changed)
 

@@ -16,12 +16,13 @@ import pickle
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from . import errors, interrupts, namespaces, refs, serialize, versions, wire
+from . import errors, interrupts, namespaces, notes, refs, serialize, versions, wire
 from .channel import Channel, connect
 from .forking import let_forks_be_ordinary
 from .incarnation import LOG_FORMAT, TASK, secret_of
@@ -46,6 +47,9 @@ _FLUSH_NS = 2_000_000
 
 #: Seconds that an engine that leaves by itself waits until the broker has all results.
 _LEAVE_SECONDS = 5
+
+#: What must not interrupt a message on its way.
+_SIGNALS = signal.valid_signals()
 
 #: Seconds that its exit hooks may then take.
 _HOOKS_SECONDS = 2
@@ -73,6 +77,7 @@ class Engine:
         self._pool = Pool(segments, f"e{engine}")
         self._reader = Reader(segments)
         self._channel: Channel | None = None
+        self._sending = threading.Lock()  # threads of a task may send notes
         self._stopped = False
         self._pid = os.getpid()
 
@@ -98,6 +103,7 @@ class Engine:
             "unchecked": not spec.get("check_versions", True),
         }
         channel.send(Notice(Kind.HELLO, hello).encode())
+        notes.serve(self._send_note)
         try:
             while not (self._stopped or self._farewell):
                 self._serve_all(channel.receive())
@@ -106,6 +112,7 @@ class Engine:
         except EOFError:
             logger.info("the broker is gone")
         finally:
+            notes.serve(None)
             channel.close()
 
     def stop(self) -> None:
@@ -264,7 +271,21 @@ class Engine:
 
     def _send(self, frames: Sequence[Buffer]) -> None:
         if self._channel is not None:
-            self._channel.send(frames)
+            with self._sending:
+                self._channel.send(frames)
+
+    def _send_note(self, payload: bytes) -> bool:
+        """Tell the client of the task that runs; called by the user's code, in whatever thread."""
+        if not self._in_task or os.getpid() != self._pid:
+            return False
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            # A signal handler of the user's, or ours, may raise: not in the middle of a message.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+            self._send(wire.Note(*self._now, payload).encode())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return True
 
 
 def _end_copy(error: BaseException | None) -> NoReturn:

@@ -28,6 +28,7 @@ __all__ = [
     "dump_call",
     "dump_exception",
     "dump_function",
+    "dump_whole",
     "load",
     "load_exception",
 ]
@@ -183,6 +184,13 @@ def dump(value: object, buffers: list[memoryview]) -> bytes:
         return data
     del buffers[before:]
     return _dump_by_value(value, out_of_band)
+
+
+def dump_whole(value: object) -> bytes:
+    """Pickle a value with all that is in it, however large; `load` needs no buffers."""
+    buffers: list[memoryview] = []
+    data = dump(value, buffers)
+    return data if not buffers else _dump_by_value(value, None)
 
 
 def load(data: bytes | bytearray | memoryview, buffers: Sequence[Any] = ()) -> Any:  # noqa: ANN401 - anything it is

@@ -251,7 +251,7 @@ def test_another_protocol_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) ->
     """Before anything else is said."""
     with Cluster("modern", n=1):
         monkeypatch.setattr("ipcluster_core.wire.VERSION", 999)
-        with pytest.raises(errors.VersionMismatch, match=r"cluster 'modern' #1 speaks protocol 2, this client 999"):
+        with pytest.raises(errors.VersionMismatch, match=r"cluster 'modern' #1 speaks protocol 3, this client 999"):
             Client.connect("modern")
 
 

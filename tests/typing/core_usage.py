@@ -21,6 +21,7 @@ from ipcluster_core import (
     Store,
     TeardownReport,
     open_store,
+    send_note,
 )
 
 
@@ -81,3 +82,10 @@ def working() -> None:
         assert_type(client.pull(["x", "y"], engines=[0]), dict[int, Any])
         with client.stream_output(lambda engine, line: (engine + 1, line.upper())) as stream:
             assert_type(stream.flush(timeout=1.0), bool)
+
+
+def notes(client: Client) -> None:
+    """Hear what tasks tell."""
+    told: list[str] = []
+    assert_type(client.options(on_note=told.append).submit(length, "text").result(), int)
+    assert_type(send_note({"done": 0.5}), bool)
