@@ -50,19 +50,25 @@ async def atell(change: Change, status: ClusterStatus) -> None:
     await ashow_engines(status)
 
 
-def conclude_and_tell(report: TeardownReport, log: Logger, last: ClusterStatus | None = None) -> TeardownReport:
-    """Log how a teardown ended, emit the event, and show a summary; see `conclude`."""
+def conclude_and_tell(
+    report: TeardownReport, log: Logger, last: ClusterStatus | None = None, *, show: bool = True
+) -> TeardownReport:
+    """Log how a teardown ended and emit the event, see `conclude`; show a summary if the API may be asked."""
     _emit_report(report)
     conclude(report, log)
-    show_end(report, last)
+    if show:
+        show_end(report, last)
     return report
 
 
-async def aconclude_and_tell(report: TeardownReport, log: Logger, last: ClusterStatus | None = None) -> TeardownReport:
-    """Log how a teardown ended, emit the event, and show a summary; see `conclude`."""
+async def aconclude_and_tell(
+    report: TeardownReport, log: Logger, last: ClusterStatus | None = None, *, show: bool = True
+) -> TeardownReport:
+    """Log how a teardown ended, emit the event, and show a summary; twin of `conclude_and_tell`."""
     _emit_report(report)
     conclude(report, log)
-    await ashow_end(report, last)
+    if show:
+        await ashow_end(report, last)
     return report
 
 

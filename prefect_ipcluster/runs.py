@@ -9,7 +9,7 @@ from prefect.runtime import flow_run
 
 from ipcluster_core import ClusterSpec, SpecFields
 
-__all__ = ["LIFETIME", "Plan", "current_claim", "default_name", "plan"]
+__all__ = ["LIFETIME", "Plan", "claim_of", "current_claim", "current_name", "default_name", "plan", "suspended"]
 
 #: Seconds after which a cluster made by a flow ends in any case, unless another lifetime (or None) is asked for.
 LIFETIME = 24 * 3600.0
@@ -65,11 +65,21 @@ def default_name(flow: str, run_id: str) -> str:
     return f"{slug or 'flow'}-{run_id[:_ID_LENGTH]}"
 
 
+def claim_of(run_id: object) -> str:
+    """Return the claim that stands for a flow run and its subflows."""
+    return f"prefect-{run_id}"
+
+
+def suspended(claim: str) -> str:
+    """Return the claim that keeps a block's cluster while the run with that claim is suspended."""
+    return f"{claim}-suspended"
+
+
 def current_claim() -> str | None:
     """Return the claim that stands for the current run and its subflows; None outside a flow run."""
     # The root's: what one subflow creates, its parent or another subflow may tear down. In a subflow this asks the API.
     root = flow_run.root_flow_run_id
-    return None if root is None else f"prefect-{root}"
+    return None if root is None else claim_of(root)
 
 
 def _labels() -> dict[str, str]:
