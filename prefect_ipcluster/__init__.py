@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .async_tasks import aconnect_cluster, acreate_cluster, ascale_cluster, ateardown_cluster
     from .async_work import amap_on_cluster, arun_on_cluster, arun_spmd
+    from .hooks import teardown_owned, with_teardown
     from .overview import acluster_status, arestart_engines, cluster_status, restart_engines
     from .reports import AnyCluster
     from .scopes import acluster, cluster
@@ -52,6 +53,8 @@ __all__ = [
     "run_spmd",
     "scale_cluster",
     "teardown_cluster",
+    "teardown_owned",
+    "with_teardown",
 ]
 
 _WHERE = {
@@ -80,6 +83,8 @@ _WHERE = {
     "run_spmd": "work",
     "scale_cluster": "tasks",
     "teardown_cluster": "tasks",
+    "teardown_owned": "hooks",
+    "with_teardown": "hooks",
 }
 
 if not TYPE_CHECKING:
