@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .async_tasks import aconnect_cluster, acreate_cluster, ascale_cluster, ateardown_cluster
     from .async_work import amap_on_cluster, arun_on_cluster, arun_spmd
+    from .blocks import IPClusterSpec
     from .hooks import teardown_owned, with_teardown
     from .overview import acluster_status, arestart_engines, cluster_status, restart_engines
     from .reports import AnyCluster
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnyCluster",
+    "IPClusterSpec",
     "acluster",
     "acluster_status",
     "aconnect_cluster",
@@ -59,6 +61,7 @@ __all__ = [
 
 _WHERE = {
     "AnyCluster": "reports",
+    "IPClusterSpec": "blocks",
     "acluster": "scopes",
     "acluster_status": "overview",
     "aconnect_cluster": "async_tasks",

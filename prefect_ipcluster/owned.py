@@ -11,7 +11,7 @@ from ipcluster_core.errors import ClusterError, ClusterNotFound
 from .reports import Logger, conclude
 from .runs import CLAIM_LABEL, RUN_LABEL, claim_of, run_of, suspended
 
-__all__ = ["Left", "give_up", "left_by", "runs_with_claims"]
+__all__ = ["Left", "give_up", "give_up_one", "left_by", "runs_with_claims"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def give_up(run_id: str, log: Logger, *, force: bool = False, store: str | None 
     failed: list[ClusterError] = []
     for left in left_by(run_id, manager.list_sync()):
         try:
-            reports.append(conclude(_give_up(manager, left, force=force and left.created), log))
+            reports.append(conclude(give_up_one(manager, left, force=force and left.created), log))
         except ClusterNotFound:
             continue  # it has ended, and its record was removed, meanwhile
         except ClusterError as error:
@@ -88,7 +88,8 @@ def give_up(run_id: str, log: Logger, *, force: bool = False, store: str | None 
     return reports
 
 
-def _give_up(manager: ClusterManager, left: Left, *, force: bool) -> TeardownReport:
+def give_up_one(manager: ClusterManager, left: Left, *, force: bool = False) -> TeardownReport:
+    """Give up what a run has left of one cluster; see `ClusterManager.teardown`."""
     *before, last = left.claims or (None,)
     for claim in before:
         manager.teardown_sync(left.name, claim=claim)
