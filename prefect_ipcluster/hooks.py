@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, o
 from prefect.logging.loggers import flow_run_logger
 
 from .owned import give_up
+from .stopping import end_when_stopped
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -26,6 +27,9 @@ R = TypeVar("R")
 Ending: TypeAlias = Literal["completion", "failure", "crashed", "cancellation"]
 
 _ALL: tuple[Ending, ...] = ("completion", "failure", "crashed", "cancellation")
+
+#: What a flow that is stopped may come to; which one it is, is not known while it is.
+_STOPS: frozenset[Ending] = frozenset({"failure", "crashed", "cancellation"})
 
 
 def teardown_owned(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
@@ -49,6 +53,9 @@ def with_teardown(
     flow: Flow[P, R] | None = None, /, *, on: Sequence[Ending] = _ALL, force: bool = False, store: str | None = None
 ) -> Flow[P, R] | Callable[[Flow[P, R]], Flow[P, R]]:
     """Have a flow give up, at its end, the clusters that its run has created or claimed; a decorator above ``@flow``.
+
+    A flow that is stopped (timeout, SIGTERM, Ctrl-C) gives them up at once: its hooks come when its threads are over,
+    and those may be waiting for the cluster.
 
     At module level, because runners and workers import the flow to find its hooks. A flow that leaves its cluster to
     others does without it.
@@ -85,6 +92,8 @@ def with_teardown(
     def attach(flow: Flow[P, R]) -> Flow[P, R]:
         for ending in on:
             getattr(flow, f"on_{ending}")(teardown_owned)
+        if _STOPS.issubset(on):
+            end_when_stopped(flow, force=force, store=store)
         return flow
 
     return attach if flow is None else attach(flow)

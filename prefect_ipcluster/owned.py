@@ -48,7 +48,9 @@ def left_by(run_id: str, clusters: Iterable[ClusterSummary]) -> list[Left]:
     return found
 
 
-def give_up(run_id: str, log: Logger, *, force: bool = False, store: str | None = None) -> list[TeardownReport]:
+def give_up(
+    run_id: str, log: Logger, *, force: bool = False, store: str | None = None, timeout: float = 30.0
+) -> list[TeardownReport]:
     """Give up what a flow run that is over has left; a cluster ends when nobody else uses it. Safe to repeat.
 
     Parameters
@@ -61,6 +63,8 @@ def give_up(run_id: str, log: Logger, *, force: bool = False, store: str | None 
         End the clusters that the run has created although others use them.
     store
         URL of the store; default as `ipcluster_core.open_store` has it.
+    timeout
+        Seconds for each cluster.
 
     Returns
     -------
@@ -77,7 +81,7 @@ def give_up(run_id: str, log: Logger, *, force: bool = False, store: str | None 
     failed: list[ClusterError] = []
     for left in left_by(run_id, manager.list_sync()):
         try:
-            reports.append(conclude(give_up_one(manager, left, force=force and left.created), log))
+            reports.append(conclude(give_up_one(manager, left, force=force and left.created, timeout=timeout), log))
         except ClusterNotFound:
             continue  # it has ended, and its record was removed, meanwhile
         except ClusterError as error:
@@ -88,12 +92,12 @@ def give_up(run_id: str, log: Logger, *, force: bool = False, store: str | None 
     return reports
 
 
-def give_up_one(manager: ClusterManager, left: Left, *, force: bool = False) -> TeardownReport:
+def give_up_one(manager: ClusterManager, left: Left, *, force: bool = False, timeout: float = 30.0) -> TeardownReport:
     """Give up what a run has left of one cluster; see `ClusterManager.teardown`."""
     *before, last = left.claims or (None,)
     for claim in before:
         manager.teardown_sync(left.name, claim=claim)
-    return manager.teardown_sync(left.name, claim=last, force=force)
+    return manager.teardown_sync(left.name, claim=last, force=force, timeout=timeout)
 
 
 def runs_with_claims(clusters: Iterable[ClusterSummary]) -> set[str]:
