@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .refs import Ref
     from .spec import ClusterSpec, EngineSpec, SpecFields
     from .status import ClusterEvent, ClusterStatus, EngineStatus
-    from .store import Store, open_store
+    from .store import Document, Store, open_store
 
 __all__ = [
     "Client",
@@ -37,6 +37,7 @@ __all__ = [
     "ClusterState",
     "ClusterStatus",
     "ClusterSummary",
+    "Document",
     "EngineSpec",
     "EngineStatus",
     "ReapResult",
@@ -58,6 +59,7 @@ _WHERE = {
     "ClusterState": "record",
     "ClusterStatus": "status",
     "ClusterSummary": "manager",
+    "Document": "store",
     "EngineSpec": "spec",
     "EngineStatus": "status",
     "ReapResult": "reaping",
