@@ -19,6 +19,9 @@ __all__ = ["AUTOMATION", "install_automations"]
 #: Name of the automation.
 AUTOMATION = "ipcluster: reap after a run that ended badly"
 
+#: The id of the run, as text: a bare template would be made JSON by Prefect 3.9, which its ids cannot be.
+_RUN_ID = {"__prefect_kind": "jinja", "template": "{{ flow_run.id }}"}
+
 #: Events of a run that has ended without meaning to leave its clusters.
 _ENDS = ("Failed", "Crashed", "Cancelled", "TimedOut")
 
@@ -77,7 +80,7 @@ def automation(deployment: UUID, flows: Sequence[str] | None) -> AutomationCore:
             RunDeployment(
                 source="selected",
                 deployment_id=deployment,
-                parameters={"flow_run_id": "{{ flow_run.id }}"},
+                parameters={"flow_run_id": _RUN_ID},
                 job_variables=None,
             )
         ],
