@@ -70,7 +70,7 @@ def block(case: str, folder: str) -> None:
         act(handle, case, folder)
 
 
-@flow(timeout_seconds=4)
+@flow(timeout_seconds=6)
 def block_limited(case: str, folder: str) -> None:
     """Take too long for it."""
     with cluster(n=1) as handle:
@@ -85,7 +85,7 @@ def steps(case: str, folder: str) -> None:
 
 
 @with_teardown
-@flow(timeout_seconds=4)
+@flow(timeout_seconds=6)
 def steps_limited(case: str, folder: str) -> None:
     """Take too long for it."""
     act(create_cluster(n=1, no_client_timeout=limit_of(case)), case, folder)

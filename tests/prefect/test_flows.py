@@ -10,7 +10,7 @@ import pytest
 from prefect import State, flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
-from prefect.events import Event, Resource
+from prefect.events import Resource
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import load_flow_from_entrypoint
 from prefect.runtime import flow_run
@@ -37,7 +37,7 @@ def left_behind(name: str, *, fails: bool) -> str:
         if fails:
             raise RuntimeError("on purpose")
 
-    leaving(return_state=True)  # type: ignore[call-overload]
+    leaving(return_state=True)
     return ids[0]
 
 
@@ -125,7 +125,7 @@ def test_the_reaper_fails_when_something_is_left(monkeypatch: pytest.MonkeyPatch
 
     with monkeypatch.context() as patched:
         patched.setattr(ClusterManager, "teardown_sync", stubborn)
-        state: State[Any] = flows.reap(return_state=True)  # type: ignore[call-overload]
+        state: State[Any] = flows.reap(return_state=True)
 
     assert state.is_failed()
     assert "cluster 'stubborn': failed: it cannot be reached" in str(state.message)
@@ -191,4 +191,3 @@ def test_the_automation_looks_at_the_right_runs(flow_name: str, flow_names: list
     assert trigger.match_related.matches(related) is matches
     assert trigger.match.matches(Resource({"prefect.resource.id": f"prefect.flow-run.{uuid4()}"}))
     assert f"prefect.flow-run.{Crashed().name}" in trigger.expect
-    assert Event  # what the trigger's names are of

@@ -78,7 +78,7 @@ def test_a_flow_gives_up_its_clusters_however_it_ends(fails: bool) -> None:
         if fails:
             raise RuntimeError("on purpose")
 
-    state: State[None] = hooked(return_state=True)  # type: ignore[call-overload]
+    state: State[None] = hooked(return_state=True)
 
     assert state.is_failed() is fails
     assert state_of("hooked") is ClusterState.ENDED

@@ -33,7 +33,7 @@ def test_a_thread_that_waits_for_the_cluster_does_not_hold_up_the_end() -> None:
     """The task of 300 s ends with the cluster, and the flow with it."""
 
     @with_teardown
-    @flow(timeout_seconds=3)
+    @flow(timeout_seconds=8)
     def stopped() -> None:
         work.submit(create_cluster("held", n=1)).wait()
 
