@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .refs import Ref
     from .spec import ClusterSpec, EngineSpec, SpecFields
     from .status import ClusterEvent, ClusterStatus, EngineStatus
-    from .store import Store, open_store
+    from .store import Document, Store, open_store
 
 __all__ = [
     "Client",
@@ -40,6 +40,7 @@ __all__ = [
     "ClusterState",
     "ClusterStatus",
     "ClusterSummary",
+    "Document",
     "EngineSpec",
     "EngineStatus",
     "ReapResult",
@@ -64,6 +65,7 @@ _WHERE = {
     "ClusterState": "record",
     "ClusterStatus": "status",
     "ClusterSummary": "manager",
+    "Document": "store",
     "EngineSpec": "spec",
     "EngineStatus": "status",
     "ReapResult": "reaping",

@@ -94,6 +94,7 @@ class Controller:
             "interrupt": self._on_interrupt,
             "logs": self._on_logs,
             "events": self._on_events,
+            "own": self._on_own,
             "end": self._on_end,
         }
 
@@ -433,6 +434,9 @@ class Controller:
     def _on_interrupt(self, client: int, request: Mapping[str, Any]) -> None:
         engines = choose(self._life, request["engines"], self._title)
         self._nanny.send({"do": "interrupt_running", "request": client, "engines": engines})
+
+    def _on_own(self, client: int, request: Mapping[str, Any]) -> None:
+        self._nanny.send({"do": "own", "request": client, "owner": request["owner"]})
 
     def _on_logs(self, client: int, request: Mapping[str, Any]) -> None:
         lines, parts = int(request["tail"]), log_parts(self._life, request["engines"], self._title)

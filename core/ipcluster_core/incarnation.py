@@ -250,11 +250,16 @@ def secret_of(store: Store, tag: str) -> str:
 
 
 def make_folder(store: Store, tag: str, folder: str) -> None:
-    """Make an incarnation's folder, for its user only, and mark it, so that it can be found without a record."""
+    """Make an incarnation's folder, for its user only, and mark it, so that it can be found without a record.
+
+    What is around it stays as it is, if it is there: it may be the folder for temporary files, which is others' too.
+    """
     parent = os.path.dirname(folder)
-    for path in (parent, folder):
-        os.makedirs(path, exist_ok=True)
-        os.chmod(path, 0o700)
+    if not os.path.isdir(parent):
+        os.makedirs(parent, exist_ok=True)
+        os.chmod(parent, 0o700)
+    os.makedirs(folder, exist_ok=True)
+    os.chmod(folder, 0o700)
     with open(os.path.join(folder, MARK), "w") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(f"{tag}\n{store.url}\n{os.uname().nodename}\n")
