@@ -280,16 +280,40 @@ class Client(concurrent.futures.Executor):
             Whatever one of the calls raised.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
+        futures = self.spread(fn, *args, engines=engines, timeout=timeout, **kwargs)
+        concurrent.futures.wait(futures.values(), timeout, concurrent.futures.FIRST_EXCEPTION)
+        failed = [future for future in futures.values() if future.done() and not _succeeded(future)]
+        if failed:
+            _raise_with_note(failed[0], [engine for engine, future in futures.items() if not future.done()])
+        return {engine: self._result(future, deadline) for engine, future in futures.items()}
+
+    def spread(
+        self,
+        fn: Callable[..., T],
+        /,
+        *args: Any,
+        engines: str | Sequence[int] = "all",
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> dict[int, TaskFuture[T]]:
+        """Submit ``fn(*args, **kwargs)`` once to each engine, as `run` does, without waiting for the results.
+
+        Parameters
+        ----------
+        fn, args, kwargs, engines
+            As for `run`, and so are the errors.
+        timeout
+            Seconds for the cluster to say which engines are up; default 10.
+
+        Returns
+        -------
+        dict
+            Future by engine id. They can be cancelled, and looked up by their ``task_id``.
+        """
         ids = self._ids(engines, timeout)
         gang = (next(_gangs), len(ids))
         several = [self._options._replace(engines=(engine,), gang=gang) for engine in ids]
-        futures = self._connection.submit_each(fn, args, kwargs, several)
-        concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_EXCEPTION)
-        failed = [future for future in futures if future.done() and not _succeeded(future)]
-        if failed:
-            busy = [engine for engine, future in zip(ids, futures, strict=True) if not future.done()]
-            _raise_with_note(failed[0], busy)
-        return {engine: self._result(future, deadline) for engine, future in zip(ids, futures, strict=True)}
+        return dict(zip(ids, self._connection.submit_each(fn, args, kwargs, several), strict=True))
 
     def _ids(self, engines: str | Sequence[int], timeout: float | None) -> Sequence[int]:
         if not isinstance(engines, str):
