@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.providers_manager import ProvidersManager
+from airflow.sdk import task
 
 import ipcluster_core
 from airflow_ipcluster import ClusterHook, CreateClusterOperator
@@ -45,8 +46,14 @@ def test_the_description_names_what_exists() -> None:
     assert getattr(import_module(module), name) is ClusterHook
     assert connection["connection-type"] == ClusterHook.conn_type
     assert connection["hook-name"] == ClusterHook.hook_name
-    for part in ("operators", "hooks"):
+    for part in ("operators", "sensors", "hooks", "triggers"):
         assert all(import_module(module) for module in info[part][0]["python-modules"])
+    paths = [*info["extra-links"], *info["notifications"]]
+    paths += [entry["class-name"] for entry in info["task-decorators"]]
+    paths += [entry["plugin-class"] for entry in info["plugins"]]
+    for path in paths:
+        module, _, name = path.rpartition(".")
+        assert callable(getattr(import_module(module), name))
 
 
 def test_the_description_has_the_version_of_the_project() -> None:
@@ -67,6 +74,9 @@ def test_airflow_finds_the_provider_that_is_installed() -> None:
     manager = ProvidersManager()
     assert manager.providers["ipcluster-core"].version == version
     assert manager.field_behaviours["ipcluster"]["relabeling"] == {"host": "Store URL"}
+    assert callable(task.ipcluster)
+    assert "airflow_ipcluster.links.ClusterLink" in manager.extra_links_class_names
+    assert "airflow_ipcluster.notifications.GiveUpClaimsNotifier" in manager.notification
 
 
 def test_the_description_is_read_without_loading_anything_else() -> None:
@@ -78,11 +88,23 @@ def test_the_description_is_read_without_loading_anything_else() -> None:
 
 def test_a_dag_file_that_imports_the_operators_loads_nothing_of_the_core() -> None:
     """The import is paid for at each parse of the DAG file and at the start of each task."""
-    before, after = modules_after("from airflow.sdk import DAG", "from airflow_ipcluster.operators import *")
+    before, after = modules_after("from airflow.sdk import DAG", "from airflow_ipcluster import *")
     allowed = ("airflow_ipcluster", "airflow.providers.common.compat", "airflow.sdk")
 
     new = {name for name in after - before if not name.startswith(allowed)}
     assert new <= {"airflow.providers", "airflow.providers.common"}
+    assert not any(name.startswith("ipcluster_core") for name in after)
+
+
+def test_the_plugin_listens_only_where_it_is_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listener works in the scheduler and in the API server, which may not reach the store."""
+    listening = "from airflow_ipcluster.plugin import ClusterPlugin as plugin; print(len(plugin.listeners))"
+    command = [sys.executable, "-c", listening]
+    off = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    monkeypatch.setenv("AIRFLOW__IPCLUSTER__GIVE_UP_CLAIMS", "True")
+    on = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert (off.split()[-1], on.split()[-1]) == ("0", "1")
 
 
 def test_making_a_hook_asks_nobody_and_without_a_connection_the_store_is_the_default(store_url: str) -> None:
