@@ -1,7 +1,7 @@
 """What can happen to a DAG run on a deployed Airflow, and how run, tasks and cluster are to end: the cells of a matrix.
 
-A cell triggers a run of one of the DAGs in `DAGS`, does something to it, and is compared with its `Right`. In each, some
-seconds after the end of the run no process of its cluster is left, and there was never a second cluster.
+A cell triggers a run of one of the DAGs in `DAGS`, does something to it, and is compared with its `Right`. In each,
+some seconds after the end of the run no process of its cluster is left, and there was never a second cluster.
 """
 
 from __future__ import annotations
