@@ -135,7 +135,18 @@ class RunOnClusterOperator(ClusterOperator):
         self.log_output = log_output
 
     def prepare(self) -> None:
-        """Get the items: where they are the results of a mapped task, each is asked for."""
+        """Get the items: where they are the results of a mapped task, each is asked for.
+
+        Raises
+        ------
+        TypeError
+            A template has made a text of them.
+        """
+        if isinstance(self.map_over, str):
+            raise TypeError(
+                f"map_over of task {self.task_id!r} is a text, {self.map_over!r}: to have a list from a template, make "
+                "the DAG with render_template_as_native_obj=True"
+            )
         if self.map_over is not None:
             self.map_over = list(self.map_over)
 

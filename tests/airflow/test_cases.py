@@ -64,7 +64,7 @@ ALONE = """
 
 
 def test_the_cluster_of_a_run_that_was_killed_ends_by_its_limit(start_worker: StartWorker) -> None:
-    """C01: the worker and the task's process are killed at work; nobody tears down; 1 s (not 20 s) idle is the limit."""
+    """C01: worker and task are killed at work; nobody tears down; the limit is 1 s (not 20 s) without work."""
     worker = start_worker("alone", ALONE)
     steps.wait_until(lambda: steps.living("nightly"), 60)
     cluster = Cluster.connect_sync("nightly", timeout=30)
@@ -339,7 +339,7 @@ SPEAKING = """
 
 
 def test_what_a_task_writes_is_in_its_log_to_the_last_word(start_worker: StartWorker) -> None:
-    """C33: of an attached cluster: prints, log records, a child's, of C; the engine is killed behind it. A flood is cut."""
+    """C33: prints, log records, a child, C; the engine dies. It is somebody else's cluster. A flood is cut."""
     with Cluster("c33", n=1):
         result = result_of(start_worker("speaking", SPEAKING))
     lines = re.findall(r"\[engine 0\] .*?(print|log|child|C) (\d+)", result["output"])

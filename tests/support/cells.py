@@ -97,6 +97,8 @@ class Right:
     tries: dict[str, int] = field(default_factory=dict)
     #: How often a cluster of the run's name was made.
     incarnations: int = 1
+    #: Tasks of which versions of Airflow think differently.
+    moot: frozenset[str] = frozenset()
 
 
 class Run:
@@ -214,8 +216,11 @@ def perform(airflow: Deployment, cell: Cell) -> Found:
     right = cell.right
     wanted = {"run": right.run, "tasks": right.tasks, "tries": right.tries, "incarnations": right.incarnations}
     for what, value in wanted.items():
-        if getattr(found, what) != value:
-            found.wrong.append(f"{what}: {getattr(found, what)}, not {value}")
+        seen = getattr(found, what)
+        if isinstance(seen, dict):
+            seen = {task: one for task, one in seen.items() if task not in right.moot}
+        if seen != value:
+            found.wrong.append(f"{what}: {seen}, not {value}")
     if gone is None:
         found.wrong.append(f"processes are left after {GONE_SECONDS:g} s")
     if any(str(summary.state) != "ended" for summary in run.clusters()):
@@ -305,21 +310,21 @@ UPSTREAM = {
     "work": "upstream_failed",
 }
 
-#: Airflow skips what is left of a run that is marked, but for its teardowns.
-DONE = {"cluster_teardown_done": "skipped"}
+#: Airflow skips what is left of a run that is marked, but for its teardowns, of which this may be one.
+DONE = frozenset({"cluster_teardown_done"})
 
 CELLS = [
     Cell("success", "plain", nothing, Right()),
     Cell("task failure", "failing", nothing, Right("failed", {"work": "failed"})),
     Cell("retry", "retrying", nothing, Right(tries={"work": 2})),
-    Cell("clear of a middle task", "two", clear_middle, Right(tries={"cluster": 2, "first": 2})),
+    Cell("clear of a middle task", "two", clear_middle, Right(tries={"first": 2}, moot=frozenset({"cluster"}))),
     Cell("clear when all is over", "plain", clear_after, Right(
         tries={"cluster": 2, "work": 2, "cluster_teardown": 2, "cluster_teardown_done": 2}, incarnations=2,
     )),
     Cell("task marked failed", "blocked", marking("failed", "work"), Right("failed", {"work": "failed"})),
     Cell("task marked success", "blocked", marking("success", "work"), Right()),
-    Cell("run marked failed", "blocked", marking("failed", None), Right("failed", {"work": "failed", **DONE})),
-    Cell("run marked success", "blocked", marking("success", None), Right(tasks=DONE)),
+    Cell("run marked failed", "blocked", marking("failed", None), Right("failed", {"work": "failed"}, moot=DONE)),
+    Cell("run marked success", "blocked", marking("success", None), Right(moot=DONE)),
     Cell("task timeout", "slow", nothing, Right("failed", {"work": "failed"})),
     Cell("dagrun_timeout", "late", nothing, Right("failed", {
         "work": "skipped", "cluster_teardown": "skipped", "cluster_teardown_done": "skipped",
