@@ -15,11 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from airflow import __version__ as airflow_version
+
 import steps
 from deployment import Deployment, wait_until
 from ipcluster_core import Cluster, ClusterManager, ClusterSummary
 
 __all__ = ["CELLS", "SHORT", "Cell", "Found", "Run", "install", "perform"]
+
+#: Version of Airflow, as far as it matters.
+AIRFLOW = tuple(map(int, airflow_version.split(".")[:2]))
 
 #: Seconds after the end of a run within which the last process of its cluster is gone.
 GONE_SECONDS = 30.0
@@ -268,12 +273,21 @@ def mark_unready(run: Run) -> None:
     run.mark("failed", "cluster")
 
 
+def second_try(run: Run) -> None:
+    """Wait until a second try works, and let it come to its end."""
+    if AIRFLOW < (3, 3):
+        # There is nowhere to note what the first try has running: the second waits for it to end.
+        wait_until(lambda: run.airflow.tries(run.dag_id, run.run_id)["work"] == 2, 90, run.story)
+        run.let_go()
+    run.wait_begun(2)
+    run.let_go()
+
+
 def kill_task(run: Run) -> None:
     """Kill the process of the task; its next try finds the engine free."""
     run.wait_begun()
     os.kill(run.task_pid(), signal.SIGKILL)
-    run.wait_begun(2)
-    run.let_go()
+    second_try(run)
 
 
 def kill_worker(run: Run) -> None:
@@ -282,8 +296,7 @@ def kill_worker(run: Run) -> None:
     pid = run.task_pid()
     parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
     os.kill(parent, signal.SIGKILL)
-    run.wait_begun(2)
-    run.let_go()
+    second_try(run)
 
 
 def kill_scheduler(run: Run) -> None:

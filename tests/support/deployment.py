@@ -50,6 +50,7 @@ class Deployment:
         #: URL of the store in which its tasks have their clusters.
         self.store = f"file:{home}/store"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._sessions: set[int] = set()
         self._port = free_port()
         self._token = ""
         self.env = {**_without_airflow(os.environ), **self._settings(), **variables}
@@ -101,6 +102,7 @@ class Deployment:
                 [sys.executable, "-m", "airflow", part],
                 env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
+        self._sessions.add(self.processes[part].pid)
 
     def kill_part(self, part: str) -> None:
         """Kill one part, with nothing said to those that it has started."""
@@ -110,7 +112,6 @@ class Deployment:
 
     def stop(self) -> None:
         """End all parts, and what they have started."""
-        sessions = {process.pid for process in self.processes.values()}
         for process in self.processes.values():
             process.terminate()
         deadline = time.monotonic() + _END_SECONDS
@@ -120,15 +121,15 @@ class Deployment:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(10)
-        self.end_session(*sessions)
         self.processes.clear()
+        self._end_sessions()
 
-    def end_session(self, *sessions: int) -> None:
-        """Kill what is left in the sessions of parts that have ended."""
+    def _end_sessions(self) -> None:
+        """Kill what is left in the sessions of the parts, also of those that were killed."""
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 fields = (folder / "stat").read_text().rpartition(") ")[2].split()
-                if int(fields[3]) in sessions:
+                if int(fields[3]) in self._sessions:
                     os.kill(int(folder.name), signal.SIGKILL)
             except (OSError, ValueError):
                 continue
