@@ -26,7 +26,6 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": ["airflow_ipcluster.links.ClusterLink", "airflow_ipcluster.links.LogsLink"],
         "task-decorators": [{"name": "ipcluster", "class-name": "airflow_ipcluster.decorators.ipcluster_task"}],
         "notifications": ["airflow_ipcluster.notifications.GiveUpClaimsNotifier"],
-        "plugins": [{"name": "ipcluster", "plugin-class": "airflow_ipcluster.plugin.ClusterPlugin"}],
         "config": {"ipcluster": {"description": "Options of ipcluster-core.", "options": _options()}},
     }
 

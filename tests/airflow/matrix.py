@@ -1,7 +1,8 @@
 """Prints what happens to clusters when things happen to runs: ``python tests/airflow/matrix.py [PART OF A NAME]...``.
 
 A real Airflow on loopback: API server, scheduler, DAG processor, triggerer and local executor; see `cells`. On SQLite,
-or on the empty database of which ``IPCLUSTER_TEST_AIRFLOW_DB`` is the SQLAlchemy URL. Exits with 1 if a cell is wrong.
+or on the empty database of which ``IPCLUSTER_TEST_AIRFLOW_DB`` is the SQLAlchemy URL; settings of the section
+``ipcluster`` (``AIRFLOW__IPCLUSTER__GIVE_UP_CLAIMS``) are passed on. Exits with 1 if a cell is wrong.
 """
 
 from __future__ import annotations

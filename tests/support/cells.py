@@ -37,7 +37,7 @@ DAGS = '''
 
     from airflow.sdk import DAG
     from airflow_ipcluster import (
-        CreateClusterOperator, GiveUpClaimsNotifier, RunOnClusterOperator, WaitForClusterOperator, cluster,
+        GiveUpClaimsNotifier, ReapClustersOperator, RunOnClusterOperator, WaitForClusterOperator, cluster,
     )
 
     FOLDER = os.environ["MATRIX_FOLDER"]
@@ -83,6 +83,10 @@ DAGS = '''
     late = {"dagrun_timeout": timedelta(seconds=10), "on_failure_callback": GiveUpClaimsNotifier()}
     with DAG("late", **late), cluster(n=1) as scope:
         work(scope)
+    with DAG("forgotten", dagrun_timeout=timedelta(seconds=10)), cluster(n=1) as scope:
+        work(scope)
+    with DAG("reaper"):
+        ReapClustersOperator(task_id="reap")
     with DAG("unready"), cluster(n=1, spec={"python": os.environ["MATRIX_PYTHON"]}) as scope:
         work(scope)
     with DAG("deferred"), cluster(n=1) as scope:
@@ -307,6 +311,13 @@ def kill_scheduler(run: Run) -> None:
     run.let_go()
 
 
+def reap(run: Run) -> None:
+    """Have the reaper's DAG run when the run is over."""
+    run.wait()
+    run_id = run.airflow.trigger("reaper", key="")
+    assert run.airflow.wait_run("reaper", run_id) == "success", run.airflow.log_of("reaper", run_id, "reap")
+
+
 def kill_triggerer(run: Run) -> None:
     """Kill the triggerer while a task is deferred, and start another; then what the task waits for comes."""
     run.wait_task("wait", "deferred", timeout=90)
@@ -342,12 +353,19 @@ CELLS = [
     Cell("dagrun_timeout", "late", nothing, Right("failed", {
         "work": "skipped", "cluster_teardown": "skipped", "cluster_teardown_done": "skipped",
     })),
+    Cell("dagrun_timeout and the reaper", "forgotten", reap, Right("failed", {
+        "work": "skipped", "cluster_teardown": "skipped", "cluster_teardown_done": "skipped",
+    })),
     Cell("create marked failed", "unready", mark_unready, Right("failed", {"cluster": "failed", **UPSTREAM})),
     Cell("SIGKILL of the task", "blocked", kill_task, Right(tries={"work": 2})),
     Cell("SIGKILL of its supervisor", "blocked", kill_worker, Right(tries={"work": 2})),
     Cell("SIGKILL of the scheduler", "blocked", kill_scheduler, Right()),
     Cell("SIGKILL of the triggerer", "deferred", kill_triggerer, Right()),
 ]  # fmt: skip
+
+if os.environ.get("AIRFLOW__IPCLUSTER__GIVE_UP_CLAIMS") == "True":
+    late = next(cell.right for cell in CELLS if cell.dag_id == "forgotten")
+    CELLS.append(Cell("dagrun_timeout and the listener", "forgotten", nothing, late))
 
 #: The cells that CI runs.
 SHORT = {"success", "task failure", "task marked failed", "SIGKILL of the task", "create marked failed"}

@@ -265,4 +265,5 @@ def free_port() -> int:
 
 def _without_airflow(environ: os._Environ[str]) -> dict[str, str]:
     """Leave out the settings of the Airflow that tests in this process use."""
-    return {key: value for key, value in environ.items() if not key.startswith(("AIRFLOW", "_AIRFLOW"))}
+    kept = {key: value for key, value in environ.items() if not key.startswith(("AIRFLOW", "_AIRFLOW"))}
+    return kept | {key: value for key, value in environ.items() if key.startswith("AIRFLOW__IPCLUSTER__")}
