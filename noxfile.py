@@ -12,7 +12,7 @@ nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_venv = "yes"
 # The short ones first: the longest run closes the output.
-nox.options.sessions = ["wheel", "openmpi", "mpich", "airflow", "prefect"]
+nox.options.sessions = ["wheel", "openmpi", "mpich", "airflow32", "airflow", "prefect"]
 
 IMPORT_WHEEL = """
 import importlib.metadata, sys
@@ -45,6 +45,13 @@ def airflow(session: nox.Session) -> None:
     install(session, "airflow")
     if not session.posargs:
         check_types(session, "airflow_ipcluster", *typing_tests("airflow"))
+    session.run("pytest", *(session.posargs or ["tests/airflow"]))
+
+
+@nox.session
+def airflow32(session: nox.Session) -> None:
+    """Test the Airflow plug-in with the Airflow before."""
+    install(session, "airflow32")
     session.run("pytest", *(session.posargs or ["tests/airflow"]))
 
 

@@ -13,7 +13,7 @@ from .connection import Connection, Options
 from .futures import TaskFuture
 from .namespaces import namespace
 
-__all__ = ["call_each", "engine_ids", "hold", "take", "value_of"]
+__all__ = ["call_each", "collect", "engine_ids", "hold", "take", "value_of"]
 
 T = TypeVar("T")
 
@@ -40,19 +40,21 @@ def call_each(
     options: Options,
     call: tuple[Callable[..., T], tuple[Any, ...], Mapping[str, Any]],
     ids: Sequence[int],
-    timeout: float | None,
-) -> dict[int, T]:
-    """Make one call on each engine, as `Client.run` promises it; return the results by engine."""
-    deadline = None if timeout is None else time.monotonic() + timeout
+) -> dict[int, TaskFuture[T]]:
+    """Make one call on each engine, as `Client.run` promises it; return the futures by engine."""
     gang = (next(_gangs), len(ids))
     several = [options._replace(engines=(engine,), gang=gang) for engine in ids]
-    futures = connection.submit_each(*call, several)
-    concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_EXCEPTION)
-    failed = [future for future in futures if future.done() and not _succeeded(future)]
+    return dict(zip(ids, connection.submit_each(*call, several), strict=True))
+
+
+def collect(connection: Connection, futures: Mapping[int, TaskFuture[T]], deadline: float | None) -> dict[int, T]:
+    """Wait for the results of calls, or for the first that fails; return them by engine."""
+    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    concurrent.futures.wait(futures.values(), left, concurrent.futures.FIRST_EXCEPTION)
+    failed = [future for future in futures.values() if future.done() and not _succeeded(future)]
     if failed:
-        busy = [engine for engine, future in zip(ids, futures, strict=True) if not future.done()]
-        _raise_with_note(failed[0], busy)
-    return {engine: value_of(connection, future, deadline) for engine, future in zip(ids, futures, strict=True)}
+        _raise_with_note(failed[0], [engine for engine, future in futures.items() if not future.done()])
+    return {engine: value_of(connection, future, deadline) for engine, future in futures.items()}
 
 
 def _succeeded(future: concurrent.futures.Future[Any]) -> bool:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from . import errors
-from .calls import call_each, engine_ids, hold, take, value_of
+from .calls import call_each, collect, engine_ids, hold, take, value_of
 from .connection import Connection, Options
 from .futures import TaskFuture
 from .incarnation import read_record, resolve
@@ -271,8 +271,34 @@ class Client(concurrent.futures.Executor):
         Exception
             Whatever one of the calls raised.
         """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return collect(self._connection, self.spread(fn, *args, engines=engines, timeout=timeout, **kwargs), deadline)
+
+    def spread(
+        self,
+        fn: Callable[..., T],
+        /,
+        *args: Any,
+        engines: str | Sequence[int] = "all",
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> dict[int, TaskFuture[T]]:
+        """Submit ``fn(*args, **kwargs)`` once to each engine, as `run` does, without waiting for the results.
+
+        Parameters
+        ----------
+        fn, args, kwargs, engines
+            As for `run`, and so are the errors.
+        timeout
+            Seconds for the cluster to say which engines are up; default 10.
+
+        Returns
+        -------
+        dict
+            Future by engine id. They can be cancelled, and looked up by their ``task_id``.
+        """
         ids = engine_ids(self._connection, engines, timeout)
-        return call_each(self._connection, self._options, (fn, args, kwargs), ids, timeout)
+        return call_each(self._connection, self._options, (fn, args, kwargs), ids)
 
     def push(
         self, values: Mapping[str, Any], *, engines: str | Sequence[int] = "all", timeout: float | None = None
@@ -296,8 +322,7 @@ class Client(concurrent.futures.Executor):
         ClusterTimeout, ClusterError
             As for `run`.
         """
-        ids = engine_ids(self._connection, engines, timeout)
-        return list(call_each(self._connection, self._options, (hold, (dict(values),), {}), ids, timeout))
+        return list(self.run(hold, dict(values), engines=engines, timeout=timeout))
 
     def pull(
         self, names: str | Sequence[str], *, engines: str | Sequence[int] = "all", timeout: float | None = None
@@ -325,8 +350,7 @@ class Client(concurrent.futures.Executor):
         ClusterTimeout, ClusterError
             As for `run`.
         """
-        ids = engine_ids(self._connection, engines, timeout)
-        return call_each(self._connection, self._options, (take, (names,), {}), ids, timeout)
+        return self.run(take, names, engines=engines, timeout=timeout)
 
     def put(self, value: T) -> Ref[T]:
         """Send a value once, to be used as an argument of many tasks of this client.

@@ -63,6 +63,7 @@ class Cluster(Steering):
         self._found: Record | None = None
         self._claim: str | None = None
         self._counter: int | None = None
+        self._made = False
 
     # getting one
 
@@ -178,6 +179,7 @@ class Cluster(Steering):
         )
         self._found = record
         self._claim, self._counter = claim, None if claim is None else record.claims[claim]
+        self._made = created
         if not created:
             self._shutdown_on_close = False
 
@@ -210,6 +212,11 @@ class Cluster(Steering):
     def claim_counter(self) -> int | None:
         """Counter of the claim that was taken here, to guard its giving up; None without a claim."""
         return self._counter
+
+    @property
+    def made_here(self) -> bool:
+        """Whether this object has created the cluster, rather than attached or connected to it."""
+        return self._made
 
     def client(self, *, timeout: float = 30.0) -> Any:  # noqa: ANN401 - each backend has its own kind
         """Connect a client of the backend's own kind; for the native backend a `Client`."""

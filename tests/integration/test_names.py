@@ -23,8 +23,23 @@ def test_create_twice_with_attach_gives_one_cluster() -> None:
     second = Cluster.create_sync("twice", n=1, if_exists="attach")
 
     assert second.handle == first.handle
+    assert (first.made_here, second.made_here) == (True, False)
     assert len([pid for pid in steps.living("twice") if "nanny" in _command(pid)]) == 4  # nanny, 2 parts, 1 engine
     first.teardown_sync()
+
+
+def test_a_claim_that_is_taken_again_has_a_greater_counter_in_the_list() -> None:
+    """Whoever looks before giving up a claim for somebody else passes the counter that was seen."""
+    first = Cluster.create_sync("counted", n=1, claim="run")
+    [before] = ClusterManager().list_sync()
+    second = Cluster.create_sync("counted", if_exists="attach", claim="run")
+    [after] = ClusterManager().list_sync()
+    manager = ClusterManager()
+    late = manager.teardown_sync("counted", claim="run", counter=before.counters["run"])
+
+    assert (before.counters, after.counters) == ({"run": first.claim_counter}, {"run": second.claim_counter})
+    assert late.outcome == "released"
+    assert manager.teardown_sync("counted", claim="run", counter=after.counters["run"]).outcome == "ended"
 
 
 def _command(pid: int) -> str:
