@@ -350,11 +350,11 @@ class Broker:
                 answer = {"id": question["id"], **self._seats.answer(question.get("set"), away)}
                 self._hub.send(partner, Notice(Kind.ANSWER, answer).encode())
             case "result":
-                request, (client, number) = wire.number_of(question["id"]), _parts_of(str(question["task"]))
+                request, (client, number) = wire.number_of(question["id"]), wire.parts_of(str(question["task"]))
                 unsettled = self._scheduler.is_unsettled(client, number)
                 self._delivery.fetch(partner, request, client, number, unsettled=unsettled)
             case "cancel":
-                outcomes = [self._cancel(*_parts_of(str(task)), running=True) for task in question["tasks"]]
+                outcomes = [self._cancel(*wire.parts_of(str(task)), running=True) for task in question["tasks"]]
                 self._hub.send(partner, Notice(Kind.ANSWER, {"id": question["id"], "outcomes": outcomes}).encode())
             case other:
                 raise ValueError(f"a question about {other!r}")
@@ -418,7 +418,7 @@ class Broker:
         timeout = self._timeouts.stop(engine, message.chunk) if piece.work.timeout is not None else None
         if timeout is not None and message.statuses[0] == Status.CANCELLED:
             text = f"the task ran for more than {timeout:g} s and was interrupted"
-            results = lost_results(results.base, _named(piece.work, text), error="TaskTimeout")
+            results = lost_results(results.base, piece.work.told(text), error="TaskTimeout")
         self._delivery.deliver(str(piece.work.client), results)
         self._release(piece.work)
 
@@ -454,7 +454,7 @@ class Broker:
 
     def _settle_lost(self, lost: Lost, message: str, **details: object) -> None:
         details.setdefault("engine", lost.engine)
-        results = lost_results(lost.work.base + lost.index, _named(lost.work, message), **details)
+        results = lost_results(lost.work.base + lost.index, lost.work.told(message), **details)
         self._delivery.deliver(str(lost.work.client), results)
         self._release(lost.work)
 
@@ -478,16 +478,6 @@ class Broker:
     def _tell_load(self) -> None:
         told = self._report.tell(self._scheduler, len(self._clients))
         self._controller.send({"event": "load", **told, "silent": self._seats.silent(time.monotonic())})
-
-
-def _named(work: Work, message: str) -> str:
-    return f"task {work.name!r}: {message}" if work.name else message
-
-
-def _parts_of(task: str) -> tuple[str, int]:
-    """Return client and number in the id of a task; ValueError when it is none."""
-    client, _, number = task.rpartition("-")
-    return client, int(number)
 
 
 def run(boot: Mapping[str, Any], nanny: Link, controller: Link) -> None:

@@ -1,11 +1,12 @@
-"""Calls that are made once on each of several engines, and the wait for what comes of them."""
+"""Calls that are made for many items, or once on each of several engines, and the wait for what comes of them."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from . import errors
@@ -13,7 +14,7 @@ from .connection import Connection, Options
 from .futures import TaskFuture
 from .namespaces import namespace
 
-__all__ = ["call_each", "collect", "engine_ids", "hold", "take", "value_of"]
+__all__ = ["call_each", "collect", "engine_ids", "hold", "results_of", "submit_chunks", "take", "value_of"]
 
 T = TypeVar("T")
 
@@ -22,6 +23,42 @@ _ANSWER_SECONDS = 10.0
 
 #: Numbers the calls of this process that belong together.
 _gangs = itertools.count()
+
+
+class _ApplyToAll:
+    """One task for many calls, given by columns: they pickle in a fraction of the time that tuples take."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *columns: list[Any]) -> list[Any]:
+        return list(map(self._function, *columns))
+
+
+def submit_chunks(
+    connection: Connection, options: Options, fn: Callable[..., T], iterables: Sequence[Iterable[Any]], size: int
+) -> list[TaskFuture[list[T]]]:
+    """Submit the calls of a map, so many in one task; the shortest of the iterables sets their number."""
+    whole, iterators = _ApplyToAll(fn), [iter(items) for items in iterables]
+    futures: list[TaskFuture[list[T]]] = []
+    length = size if iterators else 0
+    while length == size:
+        columns = [list(itertools.islice(items, size)) for items in iterators]
+        length = min(map(len, columns))
+        if length:
+            columns = [column[:length] for column in columns]
+            futures.append(connection.submit(whole, tuple(columns), {}, options))
+    return futures
+
+
+def results_of(connection: Connection, futures: Iterable[TaskFuture[T]], deadline: float | None) -> Iterator[T]:
+    """Yield the results in turn; whoever reads no further has the rest cancelled."""
+    waiting = deque(futures)
+    try:
+        while waiting:
+            yield value_of(connection, waiting.popleft(), deadline)
+    finally:
+        connection.cancel_all(waiting)
 
 
 def engine_ids(connection: Connection, engines: str | Sequence[int], timeout: float | None) -> Sequence[int]:

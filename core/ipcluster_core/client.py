@@ -8,13 +8,12 @@ from __future__ import annotations
 import concurrent.futures
 import itertools
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from . import errors
-from .calls import call_each, collect, engine_ids, hold, take, value_of
+from .calls import call_each, collect, engine_ids, hold, results_of, submit_chunks, take, value_of
 from .connection import Connection, Options
 from .futures import TaskFuture
 from .incarnation import read_record, resolve
@@ -205,33 +204,12 @@ class Client(concurrent.futures.Executor):
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if chunksize is not None and chunksize > 1:
-            lists = self._collect(self._submit_chunks(fn, iterables, chunksize), deadline)
+            chunks = submit_chunks(self._connection, self._options, fn, iterables, chunksize)
+            lists = results_of(self._connection, chunks, deadline)
             return itertools.chain.from_iterable(lists)
         calls = zip(*iterables, strict=False)
         submit, options = self._connection.submit, self._options
-        return self._collect([submit(fn, call, {}, options) for call in calls], deadline)
-
-    def _submit_chunks(
-        self, fn: Callable[..., T], iterables: Sequence[Iterable[Any]], size: int
-    ) -> list[TaskFuture[list[T]]]:
-        whole, iterators = _ApplyToAll(fn), [iter(items) for items in iterables]
-        futures: list[TaskFuture[list[T]]] = []
-        length = size if iterators else 0
-        while length == size:
-            columns = [list(itertools.islice(items, size)) for items in iterators]
-            length = min(map(len, columns))
-            if length:
-                columns = [column[:length] for column in columns]
-                futures.append(self._connection.submit(whole, tuple(columns), {}, self._options))
-        return futures
-
-    def _collect(self, futures: list[TaskFuture[T]], deadline: float | None) -> Iterator[T]:
-        waiting = deque(futures)
-        try:
-            while waiting:
-                yield value_of(self._connection, waiting.popleft(), deadline)
-        finally:
-            self._connection.cancel_all(waiting)
+        return results_of(self._connection, [submit(fn, call, {}, options) for call in calls], deadline)
 
     def run(
         self,
@@ -487,13 +465,3 @@ class Client(concurrent.futures.Executor):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a Client cannot be sent elsewhere: send the name ({self.name!r}) and connect there")
-
-
-class _ApplyToAll:
-    """One task for many calls, given by columns: they pickle in a fraction of the time that tuples take."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, *columns: list[Any]) -> list[Any]:
-        return list(map(self._function, *columns))

@@ -55,6 +55,7 @@ __all__ = [
     "lengths",
     "number_of",
     "offsets",
+    "parts_of",
     "same_secret",
 ]
 
@@ -145,6 +146,12 @@ def number_of(value: object) -> int:
     if not isinstance(value, int) or not 0 <= value < _NUMBERS:
         raise ValueError(f"{value!r} is not the number of anything")
     return value
+
+
+def parts_of(task_id: str) -> tuple[str, int]:
+    """Return client and number in the id of a task; ValueError when it is none."""
+    client, _, number = task_id.rpartition("-")
+    return client, int(number)
 
 
 def _require_sizes(sizes: Buffer, count: int) -> None:
