@@ -82,9 +82,7 @@ class MpiSet:
     folder: str
     launcher: Child
     ranks: dict[int, _Rank]  # by engine id
-    gone: list[tuple[float, int, str]] = field(
-        default_factory=list
-    )  # when a rank ended, which, and how if that is known
+    gone: list[tuple[float, int, str]] = field(default_factory=list)  # when a rank ended, which, how: "" if unknown
     unwatched: str = ""  # whose nanny ended before it
 
     def cause(self, mpiexec: str) -> str:
@@ -286,10 +284,10 @@ class MpiSets:
 
     def end(self, unit: MpiSet) -> None:
         """Kill whatever is left of a set whose mpiexec is gone."""
+        del self._sets[unit.launcher.pid]
         deadline = time.monotonic() + _WORD_SECONDS
         while self._unheard(unit) and (left := deadline - time.monotonic()) > 0:
             self.serve(left)
-        del self._sets[unit.launcher.pid]
         process.end_all(lambda: process.carrying(unit.mark), grace=0.0, timeout=_END_SECONDS)
         remains.remove(unit.folder)
         shutil.rmtree(os.path.join(self._shared, os.path.basename(unit.folder)), ignore_errors=True)

@@ -66,6 +66,12 @@ def meet_unless(rank: int, how: str, folder: str) -> None:
     MPI.COMM_WORLD.Barrier()
 
 
+def cpu_seconds(pid: int | None) -> float:
+    """Return what a process has used of processors."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def pids(cluster: Cluster) -> dict[int, int | None]:
     """Return the processes of the engines."""
     return {engine.id: engine.pid for engine in cluster.status_sync().engines}
@@ -123,8 +129,11 @@ def test_a_rank_that_raises_is_told_at_once_with_those_still_busy(
         client.run(meet_unless, 1, "raise", str(tmp_path), engines="solver")
     passed = time.monotonic() - start
     steps.wait_until(lambda: len(list(tmp_path.glob("met-*"))) == 3)
-    busy = cluster.interrupt_sync("solver")
     before = pids(cluster)
+    # They use up time in the barrier; what they do before it takes none to speak of.
+    used = {engine: cpu_seconds(before[engine]) for engine in (1, 3)}
+    steps.wait_until(lambda: all(cpu_seconds(before[engine]) > used[engine] + 0.05 for engine in used), 60)
+    busy = cluster.interrupt_sync("solver")
     cluster.restart_sync("solver", timeout=SOON)
 
     assert passed < SOON
