@@ -82,7 +82,7 @@ def show_end(report: TeardownReport, last: ClusterStatus | None) -> None:
     if not is_shown() or report.outcome != "ended":
         return
     try:
-        _create_markdown(summary_of(report, last), _key(report.name), _sync=True)
+        _create_markdown(summary_of(report, last), _end_key(report.name), _sync=True)
     except UNSHOWN as error:
         _not_shown(error)
 
@@ -92,7 +92,7 @@ async def ashow_end(report: TeardownReport, last: ClusterStatus | None) -> None:
     if not is_shown() or report.outcome != "ended":
         return
     try:
-        await acreate_markdown_artifact(summary_of(report, last), _key(report.name))
+        await acreate_markdown_artifact(summary_of(report, last), _end_key(report.name))
     except UNSHOWN as error:
         _not_shown(error)
 
@@ -163,6 +163,11 @@ async def _ashow_table(table: _Table) -> None:
 
 def _key(name: str) -> str:
     return f"ipcluster-{name}"
+
+
+def _end_key(name: str) -> str:
+    # One of its own: Prefect shows all artifacts of a key as versions of one thing, and this is no table.
+    return f"{_key(name)}-end"
 
 
 def _not_shown(error: Exception) -> None:

@@ -75,8 +75,9 @@ async def _amap_on_cluster(
     shown = Progress.of(cluster, fn, shown=progress)
     async with _connected(cluster, store) as client:
         with a_map(client, fn, iterables, chunksize=chunksize, keep_errors=keep_errors) as work:
-            work.begin(client.options(engines=engines, retries=retries))
-            while pending := work.pending(client):
+            view = client.options(engines=engines, retries=retries)
+            work.begin(view)
+            while pending := work.pending(view):
                 left = left_of(deadline, SECONDS, work, client)
                 await asyncio.to_thread(wait, pending, left, FIRST_EXCEPTION)
                 await shown.ashow(work.percent)

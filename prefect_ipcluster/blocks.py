@@ -41,9 +41,14 @@ class IPClusterSpec(Block):
     _logo_url: ClassVar[HttpUrl | None] = HttpUrl("https://github.com/ipython.png?size=200")
     _documentation_url: ClassVar[HttpUrl | None] = HttpUrl("https://ipython.org")
 
-    n: int | None = Field(default=None, ge=0, description="Number of engines; 2 if nothing else says how many.")
+    n: int | None = Field(
+        default=None, ge=0, title="Engines", description="Number of engines; 2 if nothing else says how many."
+    )
     at_least: int | None = Field(
-        default=None, ge=0, description="Engines that must be up before the cluster counts as ready; all if not given."
+        default=None,
+        ge=0,
+        title="Engines At Least",
+        description="Engines that must be up before the cluster counts as ready; all if not given.",
     )
     backend: str = Field(default="native", description="What runs the tasks, by the name of a backend.")
     launcher: str = Field(default="local", description="Where the processes run, by the name of a launcher.")

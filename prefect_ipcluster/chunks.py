@@ -31,6 +31,8 @@ MOST_CHUNKS = 1000
 #: Most maps that are kept for a further attempt; the oldest is given up.
 MOST_KEPT = 16
 
+_CANCELLED = "a chunk of the map was cancelled by another step: map again, or retry the task"
+
 _kept: OrderedDict[str, ChunkedMap] = OrderedDict()
 
 
@@ -48,7 +50,7 @@ class _Chunk:
         """What it failed with; None if it has not."""
         if self.future is None or not self.future.done():
             return None
-        return ClusterError("cancelled") if self.future.cancelled() else self.future.exception()
+        return ClusterError(_CANCELLED) if self.future.cancelled() else self.future.exception()
 
     @property
     def finished(self) -> bool:

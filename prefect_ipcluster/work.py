@@ -143,8 +143,9 @@ def _map_on_cluster(
         Client.connect(cluster, store=store) as client,
         a_map(client, fn, iterables, chunksize=chunksize, keep_errors=keep_errors) as work,
     ):
-        work.begin(client.options(engines=engines, retries=retries))
-        while pending := work.pending(client):
+        view = client.options(engines=engines, retries=retries)
+        work.begin(view)
+        while pending := work.pending(view):
             wait(pending, left_of(deadline, SECONDS, work, client), FIRST_EXCEPTION)
             shown.show(work.percent)
         return work.results()

@@ -178,7 +178,7 @@ def test_the_life_of_a_cluster_is_told_as_events_and_artifacts(monkeypatch: pyte
         teardown_cluster(handle)
 
     living()
-    summary: Any = Artifact.get("ipcluster-told")
+    summary: Any = Artifact.get("ipcluster-told-end")
 
     assert [event for event, _, _ in told] == [f"ipcluster.cluster.{change}" for change in ("ready", "scaled", "ended")]
     assert {resource["prefect.resource.id"] for _, resource, _ in told} == {"ipcluster.cluster.told"}
@@ -204,6 +204,7 @@ def test_neither_is_told_where_the_settings_say_so(monkeypatch: pytest.MonkeyPat
     assert not silent()
     assert told == []
     assert Artifact.get("ipcluster-silent") is None
+    assert Artifact.get("ipcluster-silent-end") is None
 
 
 def test_a_cluster_goes_on_when_it_cannot_be_shown(monkeypatch: pytest.MonkeyPatch, run_log: list[str]) -> None:
