@@ -130,8 +130,8 @@ def test_a_cluster_that_is_not_there_is_an_error_of_the_first_submit() -> None:
         lost(submits=True)
 
 
-def test_futures_are_arguments_and_waited_for() -> None:
-    """Nested too; values travel, also from and to async tasks, and `submit` does not wait."""
+def test_futures_are_arguments_and_waited_for(tmp_path: Path) -> None:
+    """Nested too; values travel, also from and to async tasks, and the server knows what came from where."""
 
     @task(cache_policy=NO_CACHE)
     def total(numbers: list[int], more: dict[str, int], plus: int = 0) -> int:
@@ -145,23 +145,21 @@ def test_futures_are_arguments_and_waited_for() -> None:
         return Path(path).read_text()
 
     @flow(task_runner=IPClusterTaskRunner(n=2))
-    def graph(path: str) -> tuple[Any, ...]:
+    def graph() -> tuple[str, tuple[Any, ...]]:
         one = increment.submit(0)
         two = double.submit(one)
         mapped = increment.map([one, two, 10], return_state=False)
-        nested = total.submit([one, two], {"a": two, "b": 4}, plus=5)  # type: ignore[list-item, dict-item]
-        first = stamp.submit(path, 0.3)
-        second = stamp.submit(path, wait_for=[first, [one]])
-        return mapped.result(), nested.result(), first.result(), second.result(), isinstance(one, IPClusterFuture)
+        nested = total.submit([one, two], {"a": two, "b": 4}, plus=5, wait_for=[mapped[0]])  # type: ignore[list-item, dict-item]
+        first = stamp.submit(f"{tmp_path}/stamps", 0.3)
+        second = stamp.submit(f"{tmp_path}/stamps", wait_for=[first, [one]])
+        found = mapped.result(), nested.result(), first.result(), second.result(), isinstance(one, IPClusterFuture)
+        return str(flow_run.id), found
 
-    assert graph(os.devnull.replace("null", "shm/") + f"ipcluster-test-{os.getpid()}") == (
-        [2, 3, 11],
-        14,
-        "x",
-        "xx",
-        True,
-    )
-    Path(f"/dev/shm/ipcluster-test-{os.getpid()}").unlink()
+    run_id, found = graph()
+
+    assert found == ([2, 3, 11], 14, "x", "xx", True)
+    inputs = server_state(run_id, "total", "Completed").task_inputs
+    assert {name: len(runs) for name, runs in inputs.items()} == {"numbers": 2, "more": 1, "plus": 0, "wait_for": 1}
 
 
 def test_what_is_upstream_of_a_failure_does_not_run() -> None:
