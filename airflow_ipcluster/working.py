@@ -62,7 +62,8 @@ class Work:
         """Cancel calls of an earlier try, which may still run."""
         if task_ids:
             cancelled = sum(self._client.cancel(task_ids, timeout=_CANCEL_SECONDS).values())
-            self._log.info("%d calls that an earlier try left are cancelled", cancelled)
+            if cancelled:
+                self._log.info("%d calls that an earlier try left are cancelled", cancelled)
 
     def once(self, call: Callable[..., Any], args: Sequence[Any]) -> None:
         """Start one call, on any engine."""

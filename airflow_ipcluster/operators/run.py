@@ -170,10 +170,6 @@ class RunOnClusterOperator(ClusterOperator):
             require_fitting(result, self.task_id, self.most_xcom_bytes)
         return result
 
-    def announce(self, context: Context) -> None:
-        """Tell Airflow that nothing is left running."""
-        note_calls(context, [])
-
     def _call(self) -> tuple[Callable[..., Any], Sequence[Any]]:
         """Return what an engine calls, and its arguments behind the item."""
         if self.command is not None:
@@ -211,9 +207,9 @@ class RunOnClusterOperator(ClusterOperator):
 
 
 def noted_calls(context: Context) -> list[str]:
-    """Return the calls that an earlier try has noted, and could not cancel because it was killed at once."""
-    state = context.get("task_state_store")
-    found = None if state is None else state.get(_CALLS)
+    """Return the calls that an earlier try has noted; they may go on if it was killed at once."""
+    state, ti = context.get("task_state_store"), context.get("ti")
+    found = None if state is None or ti is None or ti.try_number < 2 else state.get(_CALLS)
     return [str(call) for call in found] if isinstance(found, list) else []
 
 
