@@ -8,6 +8,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,6 +187,21 @@ def test_calls_that_a_killed_try_has_noted_are_cancelled_by_the_next(
     assert xcoms(run)["work", "return_value"] == 1
     assert [len(calls) for calls in notes] == [1]
     assert "1 calls that an earlier try left are cancelled" in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("calls", [[], ["ab-1"], ["ab-1", "ab-2", "ab-30"]])
+def test_calls_are_noted_for_the_next_try_and_for_no_other(calls: list[str]) -> None:
+    """In Airflow's store of a task's state, where it has one (3.3); the first try does not ask."""
+    notes: dict[str, Any] = {}
+    state = SimpleNamespace(get=notes.get, set=notes.__setitem__)
+    context: Any = {"task_state_store": state, "ti": SimpleNamespace(try_number=2)}
+    run_module.note_calls(context, calls)
+    json.dumps(notes)
+
+    assert run_module.noted_calls(context) == calls
+    assert run_module.noted_calls({**context, "ti": SimpleNamespace(try_number=1)}) == []
+    assert run_module.noted_calls({"ti": context["ti"]}) == []
+    run_module.note_calls({"ti": context["ti"]}, calls)
 
 
 def test_a_decorated_function_runs_on_an_engine_and_expands(run_dag: RunDag, xcoms: XComs) -> None:
