@@ -50,11 +50,11 @@ class Work:
         self._stream = self._open_stream() if output else None
 
     def _open_stream(self) -> Any:  # noqa: ANN401 - its class is not a public name of the core
-        from ipcluster_core.errors import ClusterBroken, ClusterTimeout
+        from ipcluster_core.errors import ClusterError
 
         try:
             return self._client.stream_output(lambda engine, line: self._log.info("[engine %d] %s", engine, line))
-        except (ClusterBroken, ClusterTimeout) as error:
+        except ClusterError as error:  # of a cluster that has ended the calls will tell it
             self._log.warning("the output of engines is not shown here: %s", error)
             return None
 
@@ -62,7 +62,8 @@ class Work:
         """Cancel calls of an earlier try, which may still run."""
         if task_ids:
             cancelled = sum(self._client.cancel(task_ids, timeout=_CANCEL_SECONDS).values())
-            self._log.info("%d calls that an earlier try left are cancelled", cancelled)
+            if cancelled:
+                self._log.info("%d calls that an earlier try left are cancelled", cancelled)
 
     def once(self, call: Callable[..., Any], args: Sequence[Any]) -> None:
         """Start one call, on any engine."""

@@ -36,8 +36,8 @@ class ReapClustersOperator(ClusterOperator):
     ended_runs
         Whether to give up the claims of runs that are over.
     max_age, idle_for, labels, broken
-        What else to end, whatever claims it has: see `ipcluster_core.ClusterManager.reap`. By default what is broken
-        and was made by a DAG run of this kind of operators; labels are templated.
+        What else to end, whatever claims it has, and whoever made it: see `ipcluster_core.ClusterManager.reap`. By
+        default what is broken. Labels are templated.
     unknown_runs
         Whether runs that Airflow does not know, since they were deleted, are over too.
     dry_run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -24,8 +25,8 @@ MOST_XCOM_BYTES = 1 << 20
 #: Key of the calls in Airflow's store of a task's state (3.3): what an earlier try has left running.
 _CALLS = "ipcluster_calls"
 
-#: Most calls that are noted there.
-_MOST_NOTED = 1000
+#: Most calls that are noted there: what Airflow stores without a warning.
+_MOST_NOTED = 8000
 
 
 class RunOnClusterOperator(ClusterOperator):
@@ -170,10 +171,6 @@ class RunOnClusterOperator(ClusterOperator):
             require_fitting(result, self.task_id, self.most_xcom_bytes)
         return result
 
-    def announce(self, context: Context) -> None:
-        """Tell Airflow that nothing is left running."""
-        note_calls(context, [])
-
     def _call(self) -> tuple[Callable[..., Any], Sequence[Any]]:
         """Return what an engine calls, and its arguments behind the item."""
         if self.command is not None:
@@ -211,14 +208,17 @@ class RunOnClusterOperator(ClusterOperator):
 
 
 def noted_calls(context: Context) -> list[str]:
-    """Return the calls that an earlier try has noted, and could not cancel because it was killed at once."""
-    state = context.get("task_state_store")
-    found = None if state is None else state.get(_CALLS)
-    return [str(call) for call in found] if isinstance(found, list) else []
+    """Return the calls that an earlier try has noted; they may go on if it was killed at once."""
+    state, ti = context.get("task_state_store"), context.get("ti")
+    found = None if state is None or ti is None or ti.try_number < 2 else state.get(_CALLS)
+    prefix, *rest = found.split(" ") if isinstance(found, str) else [""]
+    return [f"{prefix}{end}" for end in rest]
 
 
 def note_calls(context: Context, calls: Sequence[str]) -> None:
     """Note calls where a later try finds them: XComs are gone by then. Airflow 3.2 has no such place."""
     state = context.get("task_state_store")
     if state is not None:
-        state.set(_CALLS, list(calls[:_MOST_NOTED]))
+        # The ids of one client begin alike, which is noted once.
+        prefix = os.path.commonprefix(calls)  # noqa: RUF071 - they are no paths
+        state.set(_CALLS, " ".join([prefix, *(call[len(prefix) :] for call in calls[:_MOST_NOTED])]))

@@ -8,6 +8,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,7 +174,7 @@ def test_what_runs_is_cancelled_when_the_task_takes_too_long(
 def test_calls_that_a_killed_try_has_noted_are_cancelled_by_the_next(
     run_dag: RunDag, xcoms: XComs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Work that nobody waits for any more would hold the engine; in the end nothing is noted."""
+    """Work that nobody waits for any more would hold the engine; the next try notes its own."""
     notes: list[list[str]] = []
     with Cluster("noted", n=1), Client.connect("noted") as client, DAG("noted") as dag:
         left = client.submit(wait_for_ever, 0, str(tmp_path))
@@ -184,8 +185,23 @@ def test_calls_that_a_killed_try_has_noted_are_cancelled_by_the_next(
 
         assert left.cancelled()
     assert xcoms(run)["work", "return_value"] == 1
-    assert [len(calls) for calls in notes] == [1, 0]
+    assert [len(calls) for calls in notes] == [1]
     assert "1 calls that an earlier try left are cancelled" in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("calls", [[], ["ab-1"], ["ab-1", "ab-2", "ab-30"]])
+def test_calls_are_noted_for_the_next_try_and_for_no_other(calls: list[str]) -> None:
+    """In Airflow's store of a task's state, where it has one (3.3); the first try does not ask."""
+    notes: dict[str, Any] = {}
+    state = SimpleNamespace(get=notes.get, set=notes.__setitem__)
+    context: Any = {"task_state_store": state, "ti": SimpleNamespace(try_number=2)}
+    run_module.note_calls(context, calls)
+    json.dumps(notes)
+
+    assert run_module.noted_calls(context) == calls
+    assert run_module.noted_calls({**context, "ti": SimpleNamespace(try_number=1)}) == []
+    assert run_module.noted_calls({"ti": context["ti"]}) == []
+    run_module.note_calls({"ti": context["ti"]}, calls)
 
 
 def test_a_decorated_function_runs_on_an_engine_and_expands(run_dag: RunDag, xcoms: XComs) -> None:

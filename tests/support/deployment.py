@@ -244,7 +244,9 @@ class Deployment:
 
     def story(self, dag_id: str, run_id: str) -> str:
         """Say how a run is, for the message of a wait that was in vain."""
-        return f"{dag_id} {run_id}: {self.run_state(dag_id, run_id)}, {self.states(dag_id, run_id)}"
+        gone = [part for part, process in self.processes.items() if process.poll() is not None]
+        ended = f", ended by themselves: {gone}" if gone else ""
+        return f"{dag_id} {run_id}: {self.run_state(dag_id, run_id)}, {self.states(dag_id, run_id)}{ended}"
 
 
 def wait_until(condition: Callable[[], object], timeout: float, story: Callable[[], str] = lambda: "") -> None:
