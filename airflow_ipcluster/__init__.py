@@ -2,9 +2,10 @@
 
 ::
 
-    create = CreateClusterOperator(task_id="create", n=2)
-    with create.teardown():
-        RunOnClusterOperator(task_id="work", cluster=create.output, python_callable=work, map_over=[1, 2, 3])
+    with cluster(n=2) as study:
+        RunOnClusterOperator(task_id="work", cluster=study.handle, python_callable=work, map_over=[1, 2, 3])
+
+    create -> handle: the XCom -> wait / scale / run / @task.ipcluster, any task, any DAG -> teardown
 
 Names are imported when they are first used, so Airflow reads `get_provider_info` without loading anything else.
 """
@@ -15,15 +16,43 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .hooks import ClusterHook
-    from .operators import CreateClusterOperator, RunOnClusterOperator, ScaleClusterOperator, TeardownClusterOperator
+    from .notifications import GiveUpClaimsNotifier
+    from .operators import (
+        CreateClusterOperator,
+        ReapClustersOperator,
+        RestartEnginesOperator,
+        RunOnClusterOperator,
+        ScaleClusterOperator,
+        TeardownClusterOperator,
+        WaitForClusterOperator,
+    )
+    from .scopes import ClusterScope, cluster
+    from .sensors import ClusterEndedSensor, ClusterReadySensor
 
 __all__ = [
+    "ClusterEndedSensor",
     "ClusterHook",
+    "ClusterReadySensor",
+    "ClusterScope",
     "CreateClusterOperator",
+    "GiveUpClaimsNotifier",
+    "ReapClustersOperator",
+    "RestartEnginesOperator",
     "RunOnClusterOperator",
     "ScaleClusterOperator",
     "TeardownClusterOperator",
+    "WaitForClusterOperator",
+    "cluster",
 ]
+
+_WHERE = {
+    "ClusterEndedSensor": ".sensors",
+    "ClusterHook": ".hooks",
+    "ClusterReadySensor": ".sensors",
+    "ClusterScope": ".scopes",
+    "GiveUpClaimsNotifier": ".notifications",
+    "cluster": ".scopes",
+}
 
 if not TYPE_CHECKING:
 
@@ -32,7 +61,7 @@ if not TYPE_CHECKING:
 
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        where = ".hooks" if name == "ClusterHook" else ".operators"
+        where = _WHERE.get(name, ".operators")
         value = globals()[name] = getattr(import_module(where, __name__), name)
         return value
 

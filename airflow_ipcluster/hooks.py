@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
+from .links import fill
+from .watching import is_name
+
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Connection
+
     from ipcluster_core import Client, Cluster, ClusterManager, Store, TeardownReport
 
 __all__ = ["AnyCluster", "ClusterHook"]
@@ -15,15 +22,22 @@ __all__ = ["AnyCluster", "ClusterHook"]
 #: A cluster by name, by handle as a dict (what `CreateClusterOperator` returns), or by handle as JSON.
 AnyCluster: TypeAlias = str | Mapping[str, Any]
 
+#: Where the templates of links stand in a connection's extra.
+_PAGES = {"cluster": "cluster_page", "logs": "logs_page"}
+
 
 class ClusterHook(BaseHook):
-    """The clusters of one store.
+    """The clusters of one store, and what a connection says of them.
+
+    Without a connection of the default id all is as on the command line: the store is the host's default
+    (`ipcluster_core.open_store`).
 
     Parameters
     ----------
     ipcluster_conn_id
-        Connection of type ``ipcluster``; its host is the URL of the store. Without host, and when there is no
-        connection of the default id, the store is the host's default (`ipcluster_core.open_store`).
+        Connection of type ``ipcluster``. Its host is the URL of the store. Its extra may have ``spec`` (fields of
+        `ipcluster_core.ClusterSpec` for clusters that are created, where the task says nothing else), and
+        ``cluster_page`` and ``logs_page``: templates of links, see `links`.
     """
 
     conn_name_attr = "ipcluster_conn_id"
@@ -36,29 +50,63 @@ class ClusterHook(BaseHook):
         self.ipcluster_conn_id = ipcluster_conn_id
         self._store: Store | None = None
 
-    @property
-    def store(self) -> Store:
-        """The store; asks Airflow for the connection once.
+    @cached_property
+    def connection(self) -> Connection | None:
+        """The connection; asks Airflow for it once. None when there is none of the default id.
 
         Raises
         ------
         AirflowNotFoundException
             There is no such connection, and it is not the default one.
         """
-        if self._store is None:
-            from ipcluster_core import open_store
-
-            self._store = open_store(self._store_url())
-        return self._store
-
-    def _store_url(self) -> str | None:
         try:
-            connection = self.get_connection(self.ipcluster_conn_id)
+            return self.get_connection(self.ipcluster_conn_id)
         except AirflowNotFoundException:
             if self.ipcluster_conn_id != self.default_conn_name:
                 raise
             return None
-        return connection.host or None
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        if self._store is None:
+            from ipcluster_core import open_store
+
+            self._store = open_store((self.connection.host or None) if self.connection else None)
+        return self._store
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What the connection says beside the store."""
+        return self.connection.extra_dejson if self.connection else {}
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Fields of the spec of clusters that are created.
+
+        Raises
+        ------
+        ValueError
+            They are not an object, or not in JSON.
+        """
+        found = self.extra.get("spec") or {}
+        try:
+            fields = json.loads(found) if isinstance(found, str) else found
+            return dict(fields)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"'spec' of connection {self.ipcluster_conn_id!r} is a JSON object of fields of a spec: {error}"
+            ) from error
+
+    def links(self, handle: Mapping[str, Any]) -> dict[str, str]:
+        """Return the links to a cluster's pages: those of "cluster" and "logs" for which there is a template."""
+        return {page: fill(str(self.extra[key]), handle) for page, key in _PAGES.items() if self.extra.get(key)}
+
+    def links_of(self, cluster: AnyCluster) -> dict[str, str]:
+        """Return the same for a living cluster that is given by name or handle."""
+        if not any(self.extra.get(key) for key in _PAGES.values()):
+            return {}
+        return self.links(self.find(cluster).handle.model_dump(mode="json"))
 
     def get_conn(self) -> ClusterManager:
         """Return the manager of the store's clusters: list them, get one, end one."""
@@ -99,5 +147,4 @@ class ClusterHook(BaseHook):
         return self.get_conn().teardown_sync(cluster, **options)
 
     def _store_for(self, cluster: AnyCluster) -> Store | None:
-        by_name = isinstance(cluster, str) and not cluster.lstrip().startswith("{")
-        return self.store if by_name else None
+        return self.store if is_name(cluster) else None

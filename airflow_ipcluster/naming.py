@@ -8,7 +8,7 @@ import re
 
 __all__ = ["RUN_CLAIM", "cluster_name", "run_labels"]
 
-#: Template of the claim that stands for a DAG run.
+#: Template of the claim that stands for a DAG run; `claims.claim_of` as Airflow renders it.
 RUN_CLAIM = "airflow/{{ dag.dag_id }}/{{ run_id }}"
 
 #: Longest name of a cluster: a DNS label.
@@ -33,6 +33,7 @@ def cluster_name(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
     return "-".join(part for part in ("airflow", slug[:room].strip("-"), digest) if part)
 
 
-def run_labels(dag_id: str, run_id: str, task_id: str) -> dict[str, str]:
-    """Return the labels by which a cluster is found from the run that made it."""
-    return {"airflow-dag": dag_id, "airflow-run": run_id, "airflow-task": task_id}
+def run_labels(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> dict[str, str]:
+    """Return the labels by which a cluster is found from the task instance that made it."""
+    labels = {"airflow-dag": dag_id, "airflow-run": run_id, "airflow-task": task_id}
+    return labels if map_index < 0 else {**labels, "airflow-map-index": str(map_index)}

@@ -15,6 +15,7 @@ from prefect.cache_policies import NO_CACHE
 from ipcluster_core import Cluster, ClusterHandle, ClusterManager, ClusterSpec, SpecFields, TeardownReport
 from ipcluster_core.errors import ClusterNotFound
 
+from .notices import aconclude_and_tell, alast_status, atell
 from .options import PAUSES, TAGS, Named, worth_repeating
 from .reports import AnyCluster, announce, conclude, describe, name_of, nothing_to_end, run_logger
 from .runs import current_claim, current_name, plan
@@ -40,7 +41,7 @@ async def acreate_cluster(
     cluster = await Cluster.create(
         wanted.name, wanted.spec, if_exists=if_exists, claim=wanted.claim, store=store, timeout=timeout
     )
-    log.info("%s", describe(await cluster.status()))
+    await atell("ready", await cluster.status())
     return cluster.handle
 
 
@@ -76,7 +77,7 @@ async def ascale_cluster(
     await found.scale(n, engines=engines)
     if wait:
         await found.wait(timeout=timeout)
-    run_logger().info("%s", describe(await found.status()))
+    await atell("scaled", await found.status())
     return found.handle
 
 
@@ -100,9 +101,10 @@ async def ateardown_cluster(
     log = run_logger()
     if cluster is None or isinstance(cluster, BaseException):
         return conclude(nothing_to_end(cluster), log)
+    last = await alast_status(cluster, store)
     mine = claim or await asyncio.to_thread(current_claim)
     try:
         report = await ClusterManager(store).teardown(cluster, claim=mine, force=force, timeout=timeout)
     except ClusterNotFound as error:
         report = TeardownReport(name_of(cluster), "already gone", str(error))
-    return conclude(report, log)
+    return await aconclude_and_tell(report, log, last)

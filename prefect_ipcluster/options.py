@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from prefect import Task
     from prefect.client.schemas.objects import State, TaskRun
 
-__all__ = ["PAUSES", "TAGS", "Named", "worth_repeating"]
+__all__ = ["PAUSES", "TAGS", "Calling", "Named", "function_name", "worth_repeating"]
 
 #: By what the tasks are found, and limited in number, in Prefect.
 TAGS = ("ipcluster",)
@@ -40,6 +40,23 @@ class Named(TaskRunNameCallbackWithParameters):
             cluster = self.default()
         known = cluster is not None and not isinstance(cluster, BaseException)
         return f"{self.verb} cluster {name_of(cluster)}" if known else f"{self.verb} cluster (none)"
+
+
+@dataclass(frozen=True)
+class Calling(TaskRunNameCallbackWithParameters):
+    """Names task runs that run a function: what it is called, and on which cluster."""
+
+    verb: str
+
+    def __call__(self, parameters: dict[str, Any]) -> str:
+        """Return the name of a run with these parameters."""
+        return f"{self.verb} {function_name(parameters['fn'])} on cluster {name_of(parameters['cluster'])}"
+
+
+def function_name(function: object) -> str:
+    """Return what a function, or what stands for one, is called."""
+    named = getattr(function, "func", function)  # of a functools.partial
+    return str(getattr(named, "__name__", type(named).__name__))
 
 
 def worth_repeating(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:

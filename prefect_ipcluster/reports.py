@@ -10,13 +10,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_logger, get_run_logger
 
-from ipcluster_core import TeardownReport
+from ipcluster_core import ClusterState, TeardownReport
 from ipcluster_core.errors import ClusterBroken
 
 if TYPE_CHECKING:
     from ipcluster_core import ClusterHandle, ClusterStatus
 
-__all__ = ["AnyCluster", "Logger", "announce", "conclude", "describe", "name_of", "nothing_to_end", "run_logger"]
+__all__ = [
+    "AnyCluster",
+    "Logger",
+    "announce",
+    "conclude",
+    "describe",
+    "name_of",
+    "nothing_to_end",
+    "run_logger",
+    "store_of",
+]
 
 #: A cluster by name, by handle, or by handle as a dict or JSON.
 AnyCluster: TypeAlias = "str | Mapping[str, Any] | ClusterHandle"
@@ -40,6 +50,13 @@ def name_of(cluster: object) -> str:
     return str(cluster.get("name", "?") if isinstance(cluster, Mapping) else cluster)
 
 
+def store_of(cluster: AnyCluster) -> str | None:
+    """Return the URL of the store in whatever tells a cluster; None in a mere name."""
+    if isinstance(cluster, str):
+        return str(json.loads(cluster)["store"]) if cluster.lstrip().startswith("{") else None
+    return str(cluster["store"]) if isinstance(cluster, Mapping) else cluster.store
+
+
 def announce(name: str, engines: int) -> str:
     """Say that a cluster is about to be made."""
     return f"creating cluster {name!r} with {_counted(engines)}"
@@ -48,6 +65,8 @@ def announce(name: str, engines: int) -> str:
 def describe(status: ClusterStatus) -> str:
     """Say how a cluster is, and what will end it by itself."""
     limits = [f"{limit.replace('_', ' ')} in {_duration(seconds)}" for limit, seconds in sorted(status.ends_in.items())]
+    if status.state in (ClusterState.ENDED, ClusterState.BROKEN, ClusterState.UNKNOWN):
+        return f"cluster {status.name!r} #{status.incarnation} is {status.state}: {'; '.join(status.reasons)}"
     ends = f"ends by itself: {', '.join(limits)}" if limits else "nothing ends it by itself"
     return f"cluster {status.name!r} #{status.incarnation} is {status.state} with {_counted(status.up)} up; {ends}"
 

@@ -3,11 +3,13 @@
 What ends it, in the order in which they come to act:
 
 1. leaving the block: success, exception, timeout, cancellation, the first SIGTERM or SIGINT. The cluster's controller
-   is told before anything is waited for, so that a second signal interrupts the wait, not the end;
+   is told before anything is waited for, so that a second signal interrupts the wait, not the end; tasks that wait for
+   the cluster in threads fail at once, and do not hold up the flow;
 2. the cluster itself, which watches this process: SIGKILL, out of memory, and whatever else left it no time;
 3. its limits: 30 minutes idle, a lifetime of 24 h.
 
-Leaving the block asks nothing of Prefect's API, which may be why the flow fails.
+A run that is suspended keeps its cluster (see `suspension`). Leaving the block in any way but success asks nothing of
+Prefect's API, which may be why the flow fails.
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ from typing import TYPE_CHECKING, Literal, Unpack
 from anyio import CancelScope
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.exceptions import Pause
 
 from ipcluster_core import Cluster, ClusterHandle, ClusterSpec, SpecFields
 from ipcluster_core.errors import ClusterError, ClusterNotFound
 
+from .notices import aconclude_and_tell, alast_status, atell, conclude_and_tell, last_status, tell
 from .options import TAGS
-from .reports import announce, conclude, describe, run_logger
+from .reports import announce, run_logger
 from .runs import plan
+from .suspension import akeep, atake_up, keep, take_up
 
 if TYPE_CHECKING:
     from .reports import Logger
@@ -47,6 +52,7 @@ def cluster(
     store: str | None = None,
     timeout: float = 60.0,
     teardown_timeout: float = 30.0,
+    keep_on_suspend: bool = True,
     **fields: Unpack[SpecFields],
 ) -> Generator[ClusterHandle]:
     """Create a cluster for the ``with`` block, and end it when the block is left in any way, for others too.
@@ -62,6 +68,9 @@ def cluster(
         `create_cluster` and `teardown_cluster`.
     teardown_timeout
         Seconds until what is left is given up and named; at most 5 when the flow is being stopped.
+    keep_on_suspend
+        Whether the cluster lives on while the flow run is suspended, to be found by its block when that is resumed,
+        unless one of its limits has ended it.
 
     Yields
     ------
@@ -81,11 +90,14 @@ def cluster(
     """
     log, wanted = run_logger(), plan(name, spec, claim, fields)
     log.info("%s", announce(wanted.name, wanted.spec.total))
-    scope = Cluster(wanted.name, wanted.spec, if_exists=if_exists, claim=wanted.claim, store=store, timeout=timeout)
+    scope = take_up(wanted, store) or Cluster(
+        wanted.name, wanted.spec, if_exists=if_exists, claim=wanted.claim, store=store, timeout=timeout
+    )
     try:
         yield _enter(scope)
     except BaseException as error:
-        _leave(scope, log, teardown_timeout, error)
+        if not (keep_on_suspend and isinstance(error, Pause) and keep(scope, wanted.claim, log)):
+            _leave(scope, log, teardown_timeout, error)
         raise
     _leave(scope, log, teardown_timeout)
 
@@ -100,16 +112,20 @@ async def acluster(
     store: str | None = None,
     timeout: float = 60.0,
     teardown_timeout: float = 30.0,
+    keep_on_suspend: bool = True,
     **fields: Unpack[SpecFields],
 ) -> AsyncGenerator[ClusterHandle]:
     """Create a cluster for the ``async with`` block; twin of `cluster`."""
     log, wanted = run_logger(), await asyncio.to_thread(plan, name, spec, claim, fields)
     log.info("%s", announce(wanted.name, wanted.spec.total))
-    scope = Cluster(wanted.name, wanted.spec, if_exists=if_exists, claim=wanted.claim, store=store, timeout=timeout)
+    scope = await atake_up(wanted, store) or Cluster(
+        wanted.name, wanted.spec, if_exists=if_exists, claim=wanted.claim, store=store, timeout=timeout
+    )
     try:
         yield await _aenter(scope)
     except BaseException as error:
-        await _aleave(scope, log, teardown_timeout, error)
+        if not (keep_on_suspend and isinstance(error, Pause) and await akeep(scope, wanted.claim, log)):
+            await _aleave(scope, log, teardown_timeout, error)
         raise
     await _aleave(scope, log, teardown_timeout)
 
@@ -120,20 +136,22 @@ async def acluster(
 @task(name="create_cluster", cache_policy=NO_CACHE, tags=TAGS, task_run_name="create cluster {scope.name}")
 def _enter(scope: Cluster) -> ClusterHandle:
     scope.__enter__()
-    run_logger().info("%s", describe(scope.status_sync()))
+    tell("ready", scope.status_sync())
     return scope.handle
 
 
 @task(name="acreate_cluster", cache_policy=NO_CACHE, tags=TAGS, task_run_name="create cluster {scope.name}")
 async def _aenter(scope: Cluster) -> ClusterHandle:
     await scope.__aenter__()
-    run_logger().info("%s", describe(await scope.status()))
+    await atell("ready", await scope.status())
     return scope.handle
 
 
 def _leave(scope: Cluster, log: Logger, limit: float, error: BaseException | None = None) -> None:
+    last = last_status(scope.handle, None) if error is None else None
     try:
-        conclude(scope.teardown_sync(force=True, timeout=_patience(limit, error)), log)
+        report = scope.teardown_sync(force=True, timeout=_patience(limit, error))
+        conclude_and_tell(report, log, last, show=error is None)
     except ClusterError as failure:
         _weigh(failure, error, log)
 
@@ -141,8 +159,10 @@ def _leave(scope: Cluster, log: Logger, limit: float, error: BaseException | Non
 async def _aleave(scope: Cluster, log: Logger, limit: float, error: BaseException | None = None) -> None:
     # The scope of a flow's timeout would cancel each further await as well.
     with CancelScope(shield=True):
+        last = await alast_status(scope.handle, None) if error is None else None
         try:
-            conclude(await scope.teardown(force=True, timeout=_patience(limit, error)), log)
+            report = await scope.teardown(force=True, timeout=_patience(limit, error))
+            await aconclude_and_tell(report, log, last, show=error is None)
         except ClusterError as failure:
             _weigh(failure, error, log)
 

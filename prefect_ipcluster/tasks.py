@@ -15,6 +15,7 @@ from prefect.cache_policies import NO_CACHE
 from ipcluster_core import Cluster, ClusterHandle, ClusterManager, ClusterSpec, SpecFields, TeardownReport
 from ipcluster_core.errors import ClusterNotFound
 
+from .notices import conclude_and_tell, last_status, tell
 from .options import PAUSES, TAGS, Named, worth_repeating
 from .reports import AnyCluster, announce, conclude, describe, name_of, nothing_to_end, run_logger
 from .runs import current_claim, current_name, plan
@@ -72,7 +73,7 @@ def create_cluster(
     cluster = Cluster.create_sync(
         wanted.name, wanted.spec, if_exists=if_exists, claim=wanted.claim, store=store, timeout=timeout
     )
-    log.info("%s", describe(cluster.status_sync()))
+    tell("ready", cluster.status_sync())
     return cluster.handle
 
 
@@ -168,7 +169,7 @@ def scale_cluster(
     found.scale_sync(n, engines=engines)
     if wait:
         found.wait_sync(timeout=timeout)
-    run_logger().info("%s", describe(found.status_sync()))
+    tell("scaled", found.status_sync())
     return found.handle
 
 
@@ -221,10 +222,11 @@ def teardown_cluster(
     log = run_logger()
     if cluster is None or isinstance(cluster, BaseException):
         return conclude(nothing_to_end(cluster), log)
+    last = last_status(cluster, store)
     try:
         report = ClusterManager(store).teardown_sync(
             cluster, claim=claim or current_claim(), force=force, timeout=timeout
         )
     except ClusterNotFound as error:
         report = TeardownReport(name_of(cluster), "already gone", str(error))
-    return conclude(report, log)
+    return conclude_and_tell(report, log, last)

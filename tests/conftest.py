@@ -12,6 +12,7 @@ from hypothesis import settings
 import leaks
 
 leaks.mark_run()
+pytest.register_assert_rewrite("store_contract")
 
 # A run of CI that fails can be repeated, and is not slowed down into a failure by a busy machine.
 settings.register_profile("ci", derandomize=True, database=None, deadline=None)

@@ -4,21 +4,23 @@ A task's execution::
 
     TALKING  hook and arguments are had from Airflow
     WORKING  `work`: asks Airflow nothing, so a kill may interrupt it anywhere
-    TALKING  `announce`
-    OVER     (in case of an error, timeout or kill after `undo`)
+    TALKING  where `work` says so, and `announce`
+    OVER     deferred; or in case of an error, timeout or kill after `undo`
 """
 
 from __future__ import annotations
 
 import enum
 from abc import abstractmethod
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
+from airflow.providers.common.compat.sdk import AirflowException, BaseOperator, TaskDeferred
 
 from ..hooks import ClusterHook
+from ..links import ClusterLink, LogsLink
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -48,7 +50,11 @@ class ClusterOperator(BaseOperator):
 
     template_fields: Collection[str] = ("ipcluster_conn_id",)
     template_fields_renderers: ClassVar[dict[str, str]] = {"cluster": "json"}
+    operator_extra_links = (ClusterLink(), LogsLink())
     ui_color = "#dcecf7"
+
+    #: Links that the task has found, by what they show; see `links`.
+    links: Mapping[str, str] = MappingProxyType({})
 
     _phase = Phase.TALKING
     _killed = False
@@ -62,7 +68,7 @@ class ClusterOperator(BaseOperator):
 
     @abstractmethod
     def work(self, hook: ClusterHook, context: Context) -> object:
-        """Do what the task is for, without asking Airflow anything; return what becomes its XCom."""
+        """Do what the task is for, asking Airflow nothing but within `talking`; return what becomes its XCom."""
 
     def announce(self, context: Context) -> None:
         """Tell Airflow what `work` has done, beside its result."""
@@ -82,22 +88,31 @@ class ClusterOperator(BaseOperator):
         ------
         AirflowException
             The task was killed.
+        TaskDeferred
+            It waits on in the triggerer: nothing to undo.
         """
         self._phase = Phase.TALKING
-        hook = ClusterHook(self.ipcluster_conn_id)
-        self.log.debug("clusters are kept in %s", hook.store.url)  # asks Airflow for the connection now
+        hook = self.reach()
         self.prepare()
         try:
             with self._interruptible():
                 result = self.work(hook, context)
             self.announce(context)
             self._require_not_killed()
+        except TaskDeferred:
+            raise
         except BaseException:
             self.undo()
             raise
         finally:
             self._phase, self._killed = Phase.OVER, False
         return result
+
+    def reach(self) -> ClusterHook:
+        """Return the hook, which has asked Airflow for the connection and will not ask again."""
+        hook = ClusterHook(self.ipcluster_conn_id)
+        self.log.debug("clusters are kept in %s", hook.store.url)
+        return hook
 
     def on_kill(self) -> None:
         """Stop `execute` by an exception, so that it undoes its work and the task is no success.
@@ -130,6 +145,14 @@ class ClusterOperator(BaseOperator):
             yield
         finally:
             self._phase = Phase.TALKING
+
+    @contextmanager
+    def talking(self) -> Generator[None]:
+        """Ask Airflow something in the middle of the work: a kill waits until it has answered."""
+        self._phase = Phase.TALKING
+        yield
+        self._phase = Phase.WORKING
+        self._require_not_killed()
 
     def _require_not_killed(self) -> None:
         if self._killed:

@@ -32,8 +32,9 @@ class CreateClusterOperator(ClusterOperator):
     Returns the cluster's handle: a plain dict of less than 1 KiB without any secret, which the other operators take as
     ``cluster=create.output``. A task that fails leaves nothing; a later try attaches to what an earlier one has made.
 
-    Airflow runs no teardown when a run exceeds its ``dagrun_timeout``: then `idle_timeout` and `lifetime` end the
-    cluster, from inside.
+    Airflow runs no teardown when a run exceeds its ``dagrun_timeout``, or when this task has failed or was marked so.
+    Then `idle_timeout` and `lifetime` end the cluster, from inside; sooner `GiveUpClaimsNotifier` or
+    `ReapClustersOperator`.
 
     Parameters
     ----------
@@ -43,13 +44,16 @@ class CreateClusterOperator(ClusterOperator):
     n
         Number of engines; templated. Default: as the spec has it, else two.
     spec
-        Further fields of `ipcluster_core.ClusterSpec`, such as ``{"env": {"OMP_NUM_THREADS": "1"}}``; templated.
+        Further fields of `ipcluster_core.ClusterSpec`, such as ``{"env": {"OMP_NUM_THREADS": "1"}}``; templated. The
+        user interface shows it; Airflow masks what is a known secret, or under a name such as ``token``.
     if_exists
-        What to do when a cluster of that name lives: "attach" to it as it is, "fail", or "replace" it.
+        What to do when a cluster of that name lives: "attach" to it as it is, "fail", or "replace" it. What an earlier
+        try of the same task has made is never a failure.
     claim
         Declared use of the cluster, see `TeardownClusterOperator`; templated. Default: the DAG run. None for no claim.
     idle_timeout
-        Seconds without work after which the cluster ends by itself; None means never.
+        Seconds without work after which the cluster ends by itself; None means never. Where the task leaves the
+        default, spec and connection are asked first; so for the lifetime.
     lifetime
         Seconds after which the cluster ends by itself in any case; None means no limit.
     labels
@@ -92,18 +96,38 @@ class CreateClusterOperator(ClusterOperator):
         """Create the cluster and return its handle."""
         ti = context["ti"]  # pyright: ignore[reportTypedDictNotRequiredAccess] - it is there while a task runs
         name = self.name or cluster_name(ti.dag_id, ti.run_id, ti.task_id, ti.map_index or 0)
-        fields = {
-            **(self.spec or {}),
-            **({} if self.n is None else {"n": self.n}),
-            "idle_timeout": self.idle_timeout,
-            "lifetime": self.lifetime,
-            "labels": {**run_labels(ti.dag_id, ti.run_id, ti.task_id), **(self.labels or {})},
-        }
-        self._cluster = hook.create(name, if_exists=self.if_exists, claim=self.claim, timeout=self.timeout, **fields)
+        labels = run_labels(ti.dag_id, ti.run_id, ti.task_id, ti.map_index or 0)
+        fields = {**self._fields(hook.defaults), "labels": {**labels, **(self.labels or {})}}
+        self._cluster = self._create(hook, name, labels, fields)
         found = hook.get_conn().get_sync(name)
+        made = "created" if self._cluster.made_here else "attached to"
         limits = found.ends or "never"
-        self.log.info("%r #%d has %d engines; ends by itself: %s", name, found.incarnation, found.engines, limits)
-        return self._cluster.handle.model_dump(mode="json")
+        self.log.info("%s %r #%d, %s engines; ends by itself: %s", made, name, found.incarnation, found.size, limits)
+        handle = self._cluster.handle.model_dump(mode="json")
+        self.links = hook.links(handle)
+        return handle
+
+    def _fields(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of the spec: the task's own, then the connection's, then the defaults of this module."""
+        limits = {
+            "idle_timeout": (self.idle_timeout, DEFAULT_IDLE_TIMEOUT),
+            "lifetime": (self.lifetime, DEFAULT_LIFETIME),
+        }
+        asked = {name: value for name, (value, default) in limits.items() if value != default}
+        if self.n is not None:
+            asked["n"] = int(self.n)
+        return {**{name: default for name, (_, default) in limits.items()}, **defaults, **(self.spec or {}), **asked}
+
+    def _create(self, hook: ClusterHook, name: str, mine: Mapping[str, str], fields: Mapping[str, Any]) -> Cluster:
+        from ipcluster_core.errors import ClusterExists
+
+        try:
+            return hook.create(name, if_exists=self.if_exists, claim=self.claim, timeout=self.timeout, **fields)
+        except ClusterExists:
+            # What an earlier try of this task has made, before it was killed, is its own.
+            if not mine.items() <= hook.get_conn().get_sync(name).labels.items():
+                raise
+        return hook.create(name, if_exists="attach", claim=self.claim, timeout=self.timeout, **fields)
 
     def announce(self, context: Context) -> None:
         """Push the counter of the claim, which guards its giving up by the teardown."""
@@ -112,11 +136,11 @@ class CreateClusterOperator(ClusterOperator):
             ti.xcom_push(key="claim_counter", value=self._cluster.claim_counter)
 
     def undo(self) -> None:
-        """Give up the cluster: it ends unless others hold claims on it."""
+        """Give up the cluster: it ends unless others hold claims on it, or it was only attached to, without a claim."""
         from ipcluster_core.errors import ClusterError
 
         cluster, self._cluster = self._cluster, None
-        if cluster is None:
+        if cluster is None or not (cluster.made_here or cluster.claim_counter is not None):
             return
         try:
             report = cluster.teardown_sync(timeout=4.0)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, cast
 
 from ..hooks import AnyCluster, ClusterHook
-from .base import ClusterOperator
+from .waiting import WaitingOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, XComArg
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["ScaleClusterOperator"]
 
 
-class ScaleClusterOperator(ClusterOperator):
+class ScaleClusterOperator(WaitingOperator):
     """Set the number of engines of a cluster. Absolute, so it is safe to repeat.
 
     Returns the cluster's handle, as `CreateClusterOperator` does.
@@ -29,11 +29,11 @@ class ScaleClusterOperator(ClusterOperator):
         Name of the engine set.
     wait
         Whether to wait until all engines that the cluster is to have are up.
-    timeout
-        Seconds for that.
+    timeout, deferrable, poll_interval
+        For that wait, see `WaitingOperator`.
     """
 
-    template_fields: Collection[str] = (*ClusterOperator.template_fields, "cluster", "n")
+    template_fields: Collection[str] = (*WaitingOperator.template_fields, "cluster", "n")
 
     def __init__(
         self,
@@ -45,19 +45,19 @@ class ScaleClusterOperator(ClusterOperator):
         timeout: float = 60.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(timeout=timeout, **kwargs)
         self.cluster = cast("AnyCluster", cluster)
         self.n = cast("int", n)
         self.engines = engines
         self.wait = wait
-        self.timeout = timeout
 
     def work(self, hook: ClusterHook, context: Context) -> dict[str, Any]:  # noqa: ARG002 - the shape of all operators
         """Resize the cluster and return its handle."""
         with self.explained():
             cluster = hook.find(self.cluster)
         cluster.scale_sync(int(self.n), engines=self.engines)
+        handle = cluster.handle.model_dump(mode="json")
         if self.wait:
-            up = cluster.wait_sync(timeout=self.timeout)
-            self.log.info("%r has %d engines", cluster.name, up)
-        return cluster.handle.model_dump(mode="json")
+            return self.wait_ready(hook, handle)
+        self.links = hook.links(handle)
+        return handle

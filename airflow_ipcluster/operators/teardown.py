@@ -9,6 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from ..hooks import AnyCluster, ClusterHook
 from ..naming import RUN_CLAIM
+from ..watching import handle_of
 from .base import ClusterOperator
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class TeardownClusterOperator(ClusterOperator):
     ----------
     cluster
         The cluster: ``create.output``, a handle or a name; templated. A handle never ends a newer cluster of its name.
+        None, as from a task that was skipped, is a success.
     claim
         Use of the cluster to give up: it ends when no other is left, and is "released" otherwise; templated. Default:
         the DAG run. None refuses to end a cluster that has claims, unless forced.
@@ -57,7 +59,7 @@ class TeardownClusterOperator(ClusterOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(retries=retries, **kwargs)
-        self.cluster = cast("AnyCluster", cluster)
+        self.cluster = cast("AnyCluster | None", cluster)
         self.claim = claim
         self.counter = cast("int | None", counter)
         self.force = force
@@ -81,6 +83,9 @@ class TeardownClusterOperator(ClusterOperator):
         """
         from ipcluster_core.errors import ClusterNotFound
 
+        if self.cluster is None:  # the task that was to create it has pushed nothing
+            self.log.warning("nothing to end: no cluster was created")
+            return {"name": "", "outcome": "never made", "message": "no cluster was created"}
         try:
             report = hook.teardown(
                 self.cluster, claim=self.claim, counter=self.counter, force=self.force, timeout=self.timeout
@@ -98,4 +103,5 @@ class TeardownClusterOperator(ClusterOperator):
 
 def name_of(cluster: AnyCluster) -> str:
     """Return the name of a cluster that is given by name or handle."""
-    return cluster if isinstance(cluster, str) else str(cluster["name"])
+    handle = handle_of(cluster)
+    return str(cluster) if handle is None else str(handle["name"])

@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from .client import Client
     from .cluster import Cluster
     from .ending import TeardownReport
+    from .futures import TaskFuture
     from .handle import ClusterHandle
     from .manager import ClusterManager, ClusterSummary
+    from .namespaces import namespace
+    from .notes import send_note
     from .reaping import ReapResult
     from .record import ClusterState
     from .refs import Ref
     from .spec import ClusterSpec, EngineSpec, SpecFields
     from .status import ClusterEvent, ClusterStatus, EngineStatus
-    from .store import Store, open_store
+    from .store import Document, Store, open_store
 
 __all__ = [
     "Client",
@@ -37,15 +40,19 @@ __all__ = [
     "ClusterState",
     "ClusterStatus",
     "ClusterSummary",
+    "Document",
     "EngineSpec",
     "EngineStatus",
     "ReapResult",
     "Ref",
     "SpecFields",
     "Store",
+    "TaskFuture",
     "TeardownReport",
     "errors",
+    "namespace",
     "open_store",
+    "send_note",
 ]
 
 _WHERE = {
@@ -58,14 +65,18 @@ _WHERE = {
     "ClusterState": "record",
     "ClusterStatus": "status",
     "ClusterSummary": "manager",
+    "Document": "store",
     "EngineSpec": "spec",
     "EngineStatus": "status",
     "ReapResult": "reaping",
     "Ref": "refs",
     "SpecFields": "spec",
     "Store": "store",
+    "TaskFuture": "futures",
     "TeardownReport": "ending",
+    "namespace": "namespaces",
     "open_store": "store",
+    "send_note": "notes",
 }
 
 if not TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import versions, wire
@@ -27,11 +27,15 @@ class Admission:
         How messages name the cluster.
     secret
         What each partner has to show.
+    packages
+        Those whose versions must go together too.
     """
 
-    def __init__(self, title: str, secret: str) -> None:
+    def __init__(self, title: str, secret: str, packages: Iterable[str] = ()) -> None:
         self._title = title
         self._secret = secret.encode()
+        self._ours = versions.ours(packages)
+        self._engines: dict[object, Mapping[str, str]] = {}  # versions by engine id
         self._refused = 0
         self._logged: float | None = None
 
@@ -59,13 +63,19 @@ class Admission:
                 "use the same version of ipcluster-core on both sides"
             )
         theirs = hello.get("versions")
+        theirs = theirs if isinstance(theirs, Mapping) else {}
+        warning = ""
         try:
-            versions.check(self._title, role, versions.ours(), theirs if isinstance(theirs, Mapping) else {})
+            versions.check(self._title, role, self._ours, theirs, self._engines.values() if role == "client" else ())
         except VersionMismatch as error:
             if hello.get("unchecked") is not True:
                 raise
-            return str(error)
-        return ""
+            warning = str(error)
+        if role == "engine":
+            self._engines[hello.get("engine")] = theirs
+            if warning:
+                logger.warning("engine %s: %s", hello.get("engine"), warning)
+        return warning
 
     def refusal(self, role: str, error: ClusterError, now: float) -> dict[str, str]:
         """Return what a partner that is refused is told; the log gets a line in a while, whoever tries how often."""

@@ -56,6 +56,7 @@ class Broker:
         self._nanny, self._controller = nanny, controller
         self._store = open_store(str(boot["store"]))
         self._keep_seconds = float(boot["spec"]["keep_results"])
+        self._packages = tuple(map(str, boot["spec"].get("packages", ())))
         self._scheduler = Scheduler(boot["spec"]["max_tasks"])
         kinds = kinds_of(boot["spec"])
         self._segments = folder_of(self._tag.rpartition("/")[2])
@@ -78,10 +79,10 @@ class Broker:
 
     def run(self) -> None:
         """Serve until it is over."""
-        self._admission = Admission(self._title, secret_of(self._store, self._tag))
+        self._admission = Admission(self._title, secret_of(self._store, self._tag), self._packages)
         self._hub = Hub(self._folder, TASK)
         self._clients = Clients(self._hub, self._segments)
-        self._delivery = Delivery(self._hub.send, Reader(self._segments), self._keep_seconds)
+        self._delivery = Delivery(self._hub.send, Reader(self._segments), self._keep_seconds, self._hub.is_behind)
         self._controller.send({"event": "bound"})
         for link in (self._nanny, self._controller):
             self._hub.watch(link.fileno())
@@ -247,6 +248,9 @@ class Broker:
         elif engine is not None:
             if kind is Kind.DONE:
                 self._on_done(engine, wire.Done.decode(frames))
+            elif kind is Kind.NOTE:
+                chunk, place, body = wire.Note.decode(frames)
+                self._delivery.pass_on(self._scheduler.task_at(engine, chunk, place), body)
             elif kind is Kind.BYE:
                 self._scheduler.suspend(engine)
                 self._leaving.setdefault(engine, "it made room for the next one")
@@ -344,14 +348,15 @@ class Broker:
     def _on_question(self, partner: int, question: Mapping[str, Any]) -> None:
         match question["about"]:
             case "engines":
-                answer = {"id": question["id"], **self._seats.answer(question.get("set"), self._leaving)}
+                away = self._leaving.keys() | (self._seats.keys() - self._known)
+                answer = {"id": question["id"], **self._seats.answer(question.get("set"), away)}
                 self._hub.send(partner, Notice(Kind.ANSWER, answer).encode())
             case "result":
-                request, (client, number) = wire.number_of(question["id"]), _parts_of(str(question["task"]))
+                request, (client, number) = wire.number_of(question["id"]), wire.parts_of(str(question["task"]))
                 unsettled = self._scheduler.is_unsettled(client, number)
                 self._delivery.fetch(partner, request, client, number, unsettled=unsettled)
             case "cancel":
-                outcomes = [self._cancel(*_parts_of(str(task)), running=True) for task in question["tasks"]]
+                outcomes = [self._cancel(*wire.parts_of(str(task)), running=True) for task in question["tasks"]]
                 self._hub.send(partner, Notice(Kind.ANSWER, {"id": question["id"], "outcomes": outcomes}).encode())
             case other:
                 raise ValueError(f"a question about {other!r}")
@@ -401,6 +406,8 @@ class Broker:
 
     def _on_done(self, engine: int, message: wire.Done) -> None:
         piece = self._scheduler.done(engine, message.chunk, message.tasks, message.busy / 1e9)
+        if engine in self._seats:
+            self._seats[engine].silent_since = None if self._scheduler.is_idle(engine) else time.monotonic()
         if piece is None:
             return
         count = piece.stop - piece.start
@@ -413,7 +420,7 @@ class Broker:
         timeout = self._timeouts.stop(engine, message.chunk) if piece.work.timeout is not None else None
         if timeout is not None and message.statuses[0] == Status.CANCELLED:
             text = f"the task ran for more than {timeout:g} s and was interrupted"
-            results = lost_results(results.base, _named(piece.work, text), error="TaskTimeout")
+            results = lost_results(results.base, piece.work.told(text), error="TaskTimeout")
         self._delivery.deliver(str(piece.work.client), results)
         self._release(piece.work)
 
@@ -441,6 +448,8 @@ class Broker:
 
     def _send_chunk(self, assignment: Assignment) -> None:
         seat, work = self._seats[assignment.engine], assignment.slice.work
+        if seat.silent_since is None:
+            seat.silent_since = time.monotonic()
         for frames in self._inventory.messages(assignment, seat.shelf):
             self._hub.send(seat.partner, frames)
         if work.timeout is not None:
@@ -448,7 +457,7 @@ class Broker:
 
     def _settle_lost(self, lost: Lost, message: str, **details: object) -> None:
         details.setdefault("engine", lost.engine)
-        results = lost_results(lost.work.base + lost.index, _named(lost.work, message), **details)
+        results = lost_results(lost.work.base + lost.index, lost.work.told(message), **details)
         self._delivery.deliver(str(lost.work.client), results)
         self._release(lost.work)
 
@@ -470,17 +479,8 @@ class Broker:
             self._tell_load()
 
     def _tell_load(self) -> None:
-        self._controller.send({"event": "load", **self._report.tell(self._scheduler, len(self._clients))})
-
-
-def _named(work: Work, message: str) -> str:
-    return f"task {work.name!r}: {message}" if work.name else message
-
-
-def _parts_of(task: str) -> tuple[str, int]:
-    """Return client and number in the id of a task; ValueError when it is none."""
-    client, _, number = task.rpartition("-")
-    return client, int(number)
+        told = self._report.tell(self._scheduler, len(self._clients))
+        self._controller.send({"event": "load", **told, "silent": self._seats.silent(time.monotonic())})
 
 
 def run(boot: Mapping[str, Any], nanny: Link, controller: Link) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import concurrent.futures
 import itertools
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from . import errors
+from .calls import call_each, collect, engine_ids, hold, results_of, submit_chunks, take, value_of
 from .connection import Connection, Options
 from .futures import TaskFuture
 from .incarnation import read_record, resolve
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["Client"]
 
 T = TypeVar("T")
-
-#: Numbers the calls of this process that belong together.
-_gangs = itertools.count()
 
 
 class Client(concurrent.futures.Executor):
@@ -110,6 +107,7 @@ class Client(concurrent.futures.Executor):
         engines: Sequence[int] | None = None,
         timeout: float | None = None,
         name: str | None = None,
+        on_note: Callable[[Any], object] | None = None,
     ) -> Self:
         """Return a view of this client with settings for what is submitted through it.
 
@@ -124,6 +122,9 @@ class Client(concurrent.futures.Executor):
             fails with `TaskTimeout`. Such tasks are given to engines one at a time. Default: no limit.
         name
             What messages call the tasks.
+        on_note
+            Gets each value that a task sends by `send_note` while it runs: in order, and before its result. It is
+            called in this client's I/O thread, so it must be quick, and must not wait for results.
 
         Returns
         -------
@@ -145,6 +146,7 @@ class Client(concurrent.futures.Executor):
             now.engines if engines is None else tuple(engines),
             now.timeout if timeout is None else timeout,
             now.name if name is None else name,
+            on_note=now.on_note if on_note is None else on_note,
         )
         return type(self)(self._connection, changed)
 
@@ -202,44 +204,12 @@ class Client(concurrent.futures.Executor):
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if chunksize is not None and chunksize > 1:
-            lists = self._collect(self._submit_chunks(fn, iterables, chunksize), deadline)
+            chunks = submit_chunks(self._connection, self._options, fn, iterables, chunksize)
+            lists = results_of(self._connection, chunks, deadline)
             return itertools.chain.from_iterable(lists)
         calls = zip(*iterables, strict=False)
         submit, options = self._connection.submit, self._options
-        return self._collect([submit(fn, call, {}, options) for call in calls], deadline)
-
-    def _submit_chunks(
-        self, fn: Callable[..., T], iterables: Sequence[Iterable[Any]], size: int
-    ) -> list[TaskFuture[list[T]]]:
-        whole, iterators = _ApplyToAll(fn), [iter(items) for items in iterables]
-        futures: list[TaskFuture[list[T]]] = []
-        length = size if iterators else 0
-        while length == size:
-            columns = [list(itertools.islice(items, size)) for items in iterators]
-            length = min(map(len, columns))
-            if length:
-                columns = [column[:length] for column in columns]
-                futures.append(self._connection.submit(whole, tuple(columns), {}, self._options))
-        return futures
-
-    def _collect(self, futures: list[TaskFuture[T]], deadline: float | None) -> Iterator[T]:
-        waiting = deque(futures)
-        try:
-            while waiting:
-                yield self._result(waiting.popleft(), deadline)
-        finally:
-            self._connection.cancel_all(waiting)
-
-    def _result(self, future: TaskFuture[T], deadline: float | None) -> T:
-        if deadline is None:
-            return future.result()
-        try:
-            return future.result(max(0.0, deadline - time.monotonic()))
-        except TimeoutError:
-            if future.done():
-                raise  # the task's own
-            why = self._connection.why_late()
-            raise errors.ClusterTimeout(f"results of cluster {self.name!r} did not come in time{why}") from None
+        return results_of(self._connection, [submit(fn, call, {}, options) for call in calls], deadline)
 
     def run(
         self,
@@ -280,22 +250,85 @@ class Client(concurrent.futures.Executor):
             Whatever one of the calls raised.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        ids = self._ids(engines, timeout)
-        gang = (next(_gangs), len(ids))
-        several = [self._options._replace(engines=(engine,), gang=gang) for engine in ids]
-        futures = self._connection.submit_each(fn, args, kwargs, several)
-        concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_EXCEPTION)
-        failed = [future for future in futures if future.done() and not _succeeded(future)]
-        if failed:
-            busy = [engine for engine, future in zip(ids, futures, strict=True) if not future.done()]
-            _raise_with_note(failed[0], busy)
-        return {engine: self._result(future, deadline) for engine, future in zip(ids, futures, strict=True)}
+        return collect(self._connection, self.spread(fn, *args, engines=engines, timeout=timeout, **kwargs), deadline)
 
-    def _ids(self, engines: str | Sequence[int], timeout: float | None) -> Sequence[int]:
-        if not isinstance(engines, str):
-            return engines
-        name = None if engines == "all" else engines
-        return self._connection.ask_engines(name, 10.0 if timeout is None else timeout)
+    def spread(
+        self,
+        fn: Callable[..., T],
+        /,
+        *args: Any,
+        engines: str | Sequence[int] = "all",
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> dict[int, TaskFuture[T]]:
+        """Submit ``fn(*args, **kwargs)`` once to each engine, as `run` does, without waiting for the results.
+
+        Parameters
+        ----------
+        fn, args, kwargs, engines
+            As for `run`, and so are the errors.
+        timeout
+            Seconds for the cluster to say which engines are up; default 10.
+
+        Returns
+        -------
+        dict
+            Future by engine id. They can be cancelled, and looked up by their ``task_id``.
+        """
+        ids = engine_ids(self._connection, engines, timeout)
+        return call_each(self._connection, self._options, (fn, args, kwargs), ids)
+
+    def push(
+        self, values: Mapping[str, Any], *, engines: str | Sequence[int] = "all", timeout: float | None = None
+    ) -> list[int]:
+        """Give each engine values to keep by name, for tasks and steps that come later; see `namespace`.
+
+        Parameters
+        ----------
+        values
+            By name. Pickled now. Those of the same names are replaced, others are left.
+        engines, timeout
+            As for `run`.
+
+        Returns
+        -------
+        list of int
+            The engines that have them now.
+
+        Raises
+        ------
+        ClusterTimeout, ClusterError
+            As for `run`.
+        """
+        return list(self.run(hold, dict(values), engines=engines, timeout=timeout))
+
+    def pull(
+        self, names: str | Sequence[str], *, engines: str | Sequence[int] = "all", timeout: float | None = None
+    ) -> dict[int, Any]:
+        """Return what engines keep by name, whichever step has pushed it, or task has put it there.
+
+        Parameters
+        ----------
+        names
+            One, or several.
+        engines, timeout
+            As for `run`.
+
+        Returns
+        -------
+        dict
+            By engine id the value; of several names a dict of values by name.
+
+        Raises
+        ------
+        StateLost
+            An engine had it, and was started anew since.
+        NotHeld
+            An engine has no value of that name; the message tells which it has.
+        ClusterTimeout, ClusterError
+            As for `run`.
+        """
+        return self.run(take, names, engines=engines, timeout=timeout)
 
     def put(self, value: T) -> Ref[T]:
         """Send a value once, to be used as an argument of many tasks of this client.
@@ -353,7 +386,8 @@ class Client(concurrent.futures.Executor):
         Exception
             Whatever the task raised.
         """
-        return self._result(self.future(task_id), None if timeout is None else time.monotonic() + timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return value_of(self._connection, self.future(task_id), deadline)
 
     def cancel(self, task_ids: Sequence[str], *, timeout: float = 10.0) -> dict[str, bool]:
         """Cancel tasks of any client of this cluster, also running ones. Whoever waits for them is told.
@@ -431,28 +465,3 @@ class Client(concurrent.futures.Executor):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a Client cannot be sent elsewhere: send the name ({self.name!r}) and connect there")
-
-
-def _succeeded(future: concurrent.futures.Future[Any]) -> bool:
-    return not future.cancelled() and future.exception() is None
-
-
-def _raise_with_note(failed: concurrent.futures.Future[Any], busy: Sequence[int]) -> None:
-    """Raise what a call raised, and tell which engines run theirs still."""
-    try:
-        failed.result()
-    except BaseException as error:
-        if busy:
-            still = ", ".join(map(str, busy))
-            error.add_note(f"engines {still} are still busy with their part of this call: interrupt or restart them")
-        raise
-
-
-class _ApplyToAll:
-    """One task for many calls, given by columns: they pickle in a fraction of the time that tuples take."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, *columns: list[Any]) -> list[Any]:
-        return list(map(self._function, *columns))

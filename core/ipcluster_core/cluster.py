@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from types import TracebackType
@@ -13,8 +14,9 @@ from .adoption import IfExists
 from .backends import get_backend
 from .cure import cure_record
 from .ending import TeardownReport
-from .errors import ClusterNotFound, StoreDamaged
+from .errors import ClusterError, ClusterNotFound, StoreDamaged
 from .incarnation import Reference, read_record
+from .process import identify
 from .record import Record
 from .steering import Steering
 from .store import Store, open_store
@@ -61,6 +63,7 @@ class Cluster(Steering):
         self._found: Record | None = None
         self._claim: str | None = None
         self._counter: int | None = None
+        self._made = False
 
     # getting one
 
@@ -176,6 +179,7 @@ class Cluster(Steering):
         )
         self._found = record
         self._claim, self._counter = claim, None if claim is None else record.claims[claim]
+        self._made = created
         if not created:
             self._shutdown_on_close = False
 
@@ -209,6 +213,11 @@ class Cluster(Steering):
         """Counter of the claim that was taken here, to guard its giving up; None without a claim."""
         return self._counter
 
+    @property
+    def made_here(self) -> bool:
+        """Whether this object has created the cluster, rather than attached or connected to it."""
+        return self._made
+
     def client(self, *, timeout: float = 30.0) -> Any:  # noqa: ANN401 - each backend has its own kind
         """Connect a client of the backend's own kind; for the native backend a `Client`."""
         return get_backend(self._record.backend).client(self._store, self._record, timeout=timeout)
@@ -216,6 +225,40 @@ class Cluster(Steering):
     def executor(self, *, timeout: float = 30.0) -> Executor:
         """Connect a `concurrent.futures.Executor`, whatever the backend."""
         return get_backend(self._record.backend).executor(self._store, self._record, timeout=timeout)
+
+    # whose it is
+
+    async def own(self, *, timeout: float = 10.0) -> None:
+        """Have the cluster end when this process does, however that ends, as that of a ``with`` block does.
+
+        Parameters
+        ----------
+        timeout
+            Seconds for the cluster to accept it. An earlier owner is watched no longer.
+
+        Raises
+        ------
+        ClusterError
+            It cannot see this process: they are in containers of their own.
+        """
+        answer = await self._ask("own", timeout=timeout, owner=identify().to_dict())
+        if not answer["seen"]:
+            raise ClusterError(f"{self._record.title} cannot see process {os.getpid()}, which is to own it")
+        self._shutdown_on_close = True
+
+    async def disown(self, *, timeout: float = 10.0) -> None:
+        """Have the cluster outlive this process and its ``with`` block; only a teardown or a limit ends it then.
+
+        Parameters
+        ----------
+        timeout
+            Seconds for the cluster to accept it.
+        """
+        await self._ask("own", timeout=timeout, owner=None)
+        self._shutdown_on_close = False
+
+    own_sync = synced(own)
+    disown_sync = synced(disown)
 
     # the end
 

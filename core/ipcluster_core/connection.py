@@ -23,7 +23,7 @@ from .aftermath import verdict
 from .futures import TaskFuture
 from .greeting import join
 from .outbox import Farewell, Lease, Options, Outbox, Question, Statement, Task, fits
-from .outcomes import settle
+from .outcomes import hear, settle
 from .process import own
 from .recent import Recent
 from .record import Record
@@ -115,7 +115,7 @@ class Connection:
         lease = Lease(buffers, len(several)) if raw else None
         futures = []
         for options in several:
-            future: TaskFuture[T] = TaskFuture(self, next(self._number))
+            future: TaskFuture[T] = TaskFuture(self, next(self._number), options.on_note)
             if lease is not None:
                 self._leases[future.number] = lease
             # Known before it is queued, so that `close` never sees it in neither place.
@@ -408,6 +408,8 @@ class Connection:
         match wire.kind_of(frames):
             case Kind.RESULTS:
                 self._settle(wire.Results.decode(frames))
+            case Kind.NOTE:
+                hear(self._futures, wire.Note.decode(frames))
             case Kind.DROP:
                 self._pool.release(self._shared.pop(wire.Drop.decode(frames).key, ()))
             case Kind.CANCELLED:

@@ -41,7 +41,7 @@ from .policy import policy_of
 from .record import ClusterState, Ended, Record, title_of, utc_now
 from .roster import SERVING, EngineState
 from .store import open_store
-from .targets import choose, launchers_of
+from .targets import choose, launchers_of, log_parts
 from .waits import Wait
 from .wanted import kinds_of
 from .wire import same_secret
@@ -76,7 +76,8 @@ class Controller:
         kinds = kinds_of(spec)
         units = frozenset(name for name, kind in kinds.items() if kind == "mpi")
         self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec), policy_of(spec), adapting, units)
-        self._load: Mapping[str, Any] = {"queued": 0, "running": 0, "settled": 0, "clients": 0, "engines": {}}
+        nothing = dict.fromkeys(("queued", "running", "settled", "clients"), 0)
+        self._load: Mapping[str, Any] = {**nothing, "engines": {}, "silent": {}}
         self._asking_status: list[int] = []
         self._asking_end: list[tuple[int, float, End]] = []
         self._waits: list[Wait] = []
@@ -93,6 +94,7 @@ class Controller:
             "interrupt": self._on_interrupt,
             "logs": self._on_logs,
             "events": self._on_events,
+            "own": self._on_own,
             "end": self._on_end,
         }
 
@@ -318,6 +320,7 @@ class Controller:
                 "host": engine.hosts.get(number, ""),
                 "tasks": int(self._load["engines"].get(str(number), 0)),
                 "seconds": round(now - engine.since, 3),
+                "silent_seconds": self._load["silent"].get(str(number)),
             }
             for number, engine in sorted(life.engines.items())
         ]
@@ -433,10 +436,11 @@ class Controller:
         engines = choose(self._life, request["engines"], self._title)
         self._nanny.send({"do": "interrupt_running", "request": client, "engines": engines})
 
+    def _on_own(self, client: int, request: Mapping[str, Any]) -> None:
+        self._nanny.send({"do": "own", "request": client, "owner": request["owner"]})
+
     def _on_logs(self, client: int, request: Mapping[str, Any]) -> None:
-        lines, engines = int(request["tail"]), request["engines"]
-        parts = ["nanny", "controller", "broker"] if engines is None else []
-        parts += [f"engine-{int(engine)}" for engine in (sorted(self._life.engines) if engines is None else engines)]
+        lines, parts = int(request["tail"]), log_parts(self._life, request["engines"], self._title)
         logs = {part: tail_of(log_path(self._folder, part), lines=lines) for part in parts}
         self._reply(client, {"logs": logs})
 

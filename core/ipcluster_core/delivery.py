@@ -7,8 +7,9 @@ connected it has a partner's number too.
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from . import wire
 from .archive import Archive, Entry
@@ -16,6 +17,11 @@ from .segments import Reader, is_reference
 from .wire import Buffer, Results, Status
 
 __all__ = ["Delivery", "lost_results"]
+
+logger = logging.getLogger("ipcluster.broker")
+
+#: Bytes of notes that may wait for a client that does not take them; further ones are dropped.
+_MOST_NOTES_BYTES = 64 << 20
 
 #: Outcomes of more bytes are not kept for a client that has got them.
 _LARGEST_DELIVERED = 1 << 16
@@ -38,14 +44,24 @@ class Delivery:
         Frees segments whose content nobody will read.
     keep_seconds
         How long outcomes are kept.
+    is_behind
+        Tells whether a partner has not taken all that was sent to it.
     """
 
-    def __init__(self, send: Callable[[int, Sequence[Buffer]], None], reader: Reader, keep_seconds: float) -> None:
+    def __init__(
+        self,
+        send: Callable[[int, Sequence[Buffer]], None],
+        reader: Reader,
+        keep_seconds: float,
+        is_behind: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         self._send = send
         self._reader = reader
         self._keep_seconds = keep_seconds
         self._partners: dict[str, int] = {}
         self._watchers: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self._is_behind = is_behind
+        self._unread: dict[int, int] = {}  # bytes of notes since a partner had last taken everything
         self._archive: Archive[Results] = Archive(keep_seconds)
 
     def join(self, client: str, partner: int) -> None:
@@ -55,6 +71,7 @@ class Delivery:
     def leave(self, client: str) -> None:
         """Note that a client is gone."""
         partner = self._partners.pop(client)
+        self._unread.pop(partner, None)
         for task, waiting in list(self._watchers.items()):
             left = [one for one in waiting if one[0] != partner]
             if left:
@@ -87,6 +104,17 @@ class Delivery:
             )
         if self._watchers:
             self._tell_watchers(client, results)
+
+    def pass_on(self, task: tuple[Hashable, int] | None, body: Buffer) -> None:
+        """Send what a running task (its client and number) tells to its client, if that is there and takes it."""
+        if task is None or (partner := self._partners.get(str(task[0]))) is None:
+            return
+        unread = self._unread.get(partner, 0) if self._is_behind(partner) else 0
+        if unread <= _MOST_NOTES_BYTES:
+            self._send(partner, wire.Note(task[1], 0, body).encode())
+        elif self._unread[partner] <= _MOST_NOTES_BYTES + len(body):
+            logger.warning("client %s does not take what its tasks tell; further notes are dropped", task[0])
+        self._unread[partner] = unread + len(body)
 
     def _tell_watchers(self, client: str, results: Results) -> None:
         for number in range(results.base, results.base + results.tasks):

@@ -16,12 +16,13 @@ import pickle
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
-from . import errors, interrupts, refs, serialize, versions, wire
+from . import errors, interrupts, namespaces, notes, refs, serialize, versions, wire
 from .channel import Channel, connect
 from .forking import let_forks_be_ordinary
 from .incarnation import LOG_FORMAT, TASK, secret_of
@@ -32,6 +33,7 @@ from .memory import resident_bytes
 from .policy import EnginePolicy, policy_of
 from .process import close_input, die_with_parent
 from .recent import Recent
+from .record import utc_now
 from .segments import Pool, Reader, folder_of
 from .store import open_store
 from .wire import Buffer, Kind, Notice, Status
@@ -45,6 +47,9 @@ _FLUSH_NS = 2_000_000
 
 #: Seconds that an engine that leaves by itself waits until the broker has all results.
 _LEAVE_SECONDS = 5
+
+#: What must not interrupt a message on its way.
+_SIGNALS = signal.valid_signals()
 
 #: Seconds that its exit hooks may then take.
 _HOOKS_SECONDS = 2
@@ -73,7 +78,9 @@ class Engine:
         self._pool = Pool(segments, f"e{engine}")
         self._reader = Reader(segments)
         self._channel: Channel | None = None
+        self._sending = threading.Lock()  # threads of a task may send notes
         self._stopped = False
+        self._pid = os.getpid()
 
     def run(self) -> None:
         """Register, and serve until the broker is gone, `stop` is called, or it leaves by itself."""
@@ -83,6 +90,7 @@ class Engine:
         except OSError as error:
             logger.warning("the broker cannot be reached: %s", error)
             return
+        spec = self._boot["spec"]
         hello = {
             "role": "engine",
             "protocol": wire.VERSION,
@@ -93,9 +101,11 @@ class Engine:
             "set": self._boot.get("set", "default"),
             "ranks": self._boot.get("ranks"),
             "inline": bool(self._boot.get("outpost")),
-            "versions": dict(versions.ours()),
+            "versions": dict(versions.ours(map(str, spec.get("packages", ())))),
+            "unchecked": not spec.get("check_versions", True),
         }
         channel.send(Notice(Kind.HELLO, hello).encode())
+        notes.serve(self._send_note)
         try:
             while not (self._stopped or self._farewell):
                 self._serve_all(channel.receive())
@@ -104,6 +114,7 @@ class Engine:
         except EOFError:
             logger.info("the broker is gone")
         finally:
+            notes.serve(None)
             channel.close()
 
     def stop(self) -> None:
@@ -221,10 +232,14 @@ class Engine:
                     raise KeyboardInterrupt
                 args, kwargs = pickle.loads(call, buffers=given)
                 value = function(*args, **kwargs) if kwargs else function(*args)
+                if os.getpid() != self._pid:
+                    _end_copy(None)
                 return Status.OK, serialize.dump(value, buffers)
             finally:
                 self._in_task = False
         except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit of a task are results too
+            if os.getpid() != self._pid:
+                _end_copy(error)
             _go_if_stopped(error)
             del buffers[:]
             if type(error) is KeyboardInterrupt and self._revoked.get(self._now) is Why.CANCEL:
@@ -258,7 +273,35 @@ class Engine:
 
     def _send(self, frames: Sequence[Buffer]) -> None:
         if self._channel is not None:
-            self._channel.send(frames)
+            with self._sending:
+                self._channel.send(frames)
+
+    def _send_note(self, payload: bytes) -> bool:
+        """Tell the client of the task that runs; called by the user's code, in whatever thread."""
+        if not self._in_task or os.getpid() != self._pid:
+            return False
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            # A signal handler of the user's, or ours, may raise: not in the middle of a message.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+            self._send(wire.Note(*self._now, payload).encode())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return True
+
+
+def _end_copy(error: BaseException | None) -> NoReturn:
+    """End a copy of an engine that a task has forked: what it returns or raises is not the task's outcome."""
+    code: object = None
+    if isinstance(error, SystemExit):
+        code = error.code
+    elif error is not None:
+        code = 1
+        logger.error("a process that a task has forked fails", exc_info=error)
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1 if code else 0)
 
 
 class _Outbox:
@@ -353,6 +396,7 @@ def run(boot: Mapping[str, Any], engine: int, incarnation: int, journal: Journal
     signal.signal(signal.SIGTERM, _stop)
     os.environ.update(boot["env"])
     os.environ["IPCLUSTER_ENGINE"] = str(engine)
+    namespaces.begin(str(boot["folder"]), engine, incarnation, utc_now())
     served = Engine(boot, engine, incarnation, journal)
     signal.signal(signal.SIGINT, served.on_sigint)
     signal.signal(interrupts.SIGNAL, served.on_interrupt)

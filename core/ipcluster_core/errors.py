@@ -14,6 +14,8 @@
     ├── LaunchError            a job or engine could not be started; carries its last output
     ├── EngineLost             an engine died with the task; names engine, host, cause, last output
     ├── ResultExpired          the result of a task is not kept any more
+    ├── NotHeld                an engine has no value of that name; also a KeyError
+    │   └── StateLost          it had one, and was started anew since
     ├── TaskError              a task raised something that cannot be rebuilt here
     ├── VersionMismatch        Python, this package or cloudpickle differ between the parts
     ├── StoreError             the store cannot be reached or holds something unreadable
@@ -35,9 +37,11 @@ __all__ = [
     "EngineLost",
     "LaunchError",
     "NotAuthorized",
+    "NotHeld",
     "RemoteTraceback",
     "ResultExpired",
     "StaleHandle",
+    "StateLost",
     "StoreConflict",
     "StoreDamaged",
     "StoreError",
@@ -85,6 +89,16 @@ class TaskTimeout(ClusterTimeout):
 
 class ResultExpired(ClusterError):
     """The result of a task is not kept any more, or there was no such task."""
+
+
+class NotHeld(ClusterError, KeyError):
+    """An engine holds no value of that name; the message tells which it has."""
+
+    __str__ = Exception.__str__  # that of a KeyError shows a message as a literal
+
+
+class StateLost(NotHeld):
+    """An engine held that value, and was started anew since: push it again."""
 
 
 class LaunchError(ClusterError):

@@ -46,9 +46,11 @@ class TaskFuture(Future[T]):
     ----------
     number : int
         The task's number with its client; 0 until it is sent.
+    on_note : callable or None
+        Gets what the task tells while it runs.
     """
 
-    def __init__(self, home: _Home, number: int) -> None:
+    def __init__(self, home: _Home, number: int, on_note: Callable[[Any], object] | None = None) -> None:
         # Deliberately not the parent's: it would make the condition.
         self._lazy: threading.Condition | None = None
         self._state = RUNNING
@@ -58,6 +60,7 @@ class TaskFuture(Future[T]):
         self._done_callbacks: list[Callable[[Future[T]], object]] = []
         self._home = home
         self.number = number
+        self.on_note = on_note
 
     @property
     def _condition(self) -> threading.Condition:

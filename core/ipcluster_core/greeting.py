@@ -77,7 +77,7 @@ def _hello(store: Store, record: Record, name: str, segments: str, *, check_vers
         "secret": secret_of(store, record.tag),
         "process": identify().to_dict(),
         "segments": segments,
-        "versions": dict(versions.ours()),
+        "versions": dict(versions.ours(map(str, record.spec.get("packages", ())))),
         "unchecked": not check_versions,
     }
 

@@ -104,6 +104,11 @@ class Hub:
             if channel.waiting != waited:
                 self._note_interest(number)
 
+    def is_behind(self, number: int) -> bool:
+        """Tell whether a partner has not taken all that was sent to it."""
+        channel = self._channels.get(number)
+        return channel is not None and channel.waiting
+
     def pause(self, number: int, *, on: bool) -> None:
         """Leave in the socket what a partner says, so that it has to wait; or do so no more."""
         if number in self._channels and (number in self._paused) != on:

@@ -250,11 +250,16 @@ def secret_of(store: Store, tag: str) -> str:
 
 
 def make_folder(store: Store, tag: str, folder: str) -> None:
-    """Make an incarnation's folder, for its user only, and mark it, so that it can be found without a record."""
+    """Make an incarnation's folder, for its user only, and mark it, so that it can be found without a record.
+
+    What is around it stays as it is, if it is there: it may be the folder for temporary files, which is others' too.
+    """
     parent = os.path.dirname(folder)
-    for path in (parent, folder):
-        os.makedirs(path, exist_ok=True)
-        os.chmod(path, 0o700)
+    if not os.path.isdir(parent):
+        os.makedirs(parent, exist_ok=True)
+        os.chmod(parent, 0o700)
+    os.makedirs(folder, exist_ok=True)
+    os.chmod(folder, 0o700)
     with open(os.path.join(folder, MARK), "w") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(f"{tag}\n{store.url}\n{os.uname().nodename}\n")
@@ -262,8 +267,13 @@ def make_folder(store: Store, tag: str, folder: str) -> None:
 
 def forget(store: Store, tag: str, folder: str) -> None:
     """Remove an incarnation's secret and folder; what is gone already is no error."""
+    import glob
     import shutil
 
+    from . import remains
+
+    for unit in glob.glob(os.path.join(glob.escape(folder), "mpi-*")):
+        remains.remove(unit)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(segments.folder_of(tag.rpartition("/")[2]), ignore_errors=True)
     with suppress(StoreError):  # it cannot be reached: whoever ends a cluster goes on
@@ -281,7 +291,7 @@ def _has_passed_on(store: Store, tag: str) -> bool:
 
 
 def log_path(folder: str, part: str) -> str:
-    """Return the log of a part: "nanny", "controller", "broker" or "engine-<id>"."""
+    """Return the log of a part: "nanny", "controller", "broker", "engine-<id>" or "mpiexec-<id>"."""
     return os.path.join(folder, f"{part}.log")
 
 

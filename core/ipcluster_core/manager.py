@@ -33,7 +33,7 @@ class ClusterSummary:
     """One line of a list. `reason` says why it is broken, or how it ended; `ends` what will end it by itself.
 
     `engines` is the number wanted, `sets` the same by set; `adapting` has the least and the most of each set that is
-    sized by its load.
+    sized by its load; `counters` the counter of each claim, to guard its giving up.
     """
 
     name: str
@@ -49,6 +49,7 @@ class ClusterSummary:
     claims: tuple[str, ...] = ()
     sets: Mapping[str, int] = field(default_factory=dict)
     adapting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def size(self) -> str:
@@ -164,6 +165,7 @@ class ClusterManager:
             sets=record.sets,
             adapting={name: (low, high) for name, (low, high) in record.adapting.items()},
             claims=tuple(sorted(record.claims)),
+            counters=dict(record.claims),
         )
 
     async def teardown(

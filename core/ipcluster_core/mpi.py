@@ -9,18 +9,9 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "BOOT",
-    "ERRAND",
-    "MARK_VARIABLE",
-    "RANKS",
-    "command",
-    "environment",
-    "find_mpiexec",
-    "rank_of",
-]
+__all__ = ["BOOT", "ERRAND", "MARK_VARIABLE", "RANKS", "command", "environment", "find_mpiexec", "mark_of", "rank_of"]
 
-#: Environment variable of all processes of one incarnation of an MPI set: ``first engine/incarnation``.
+#: Environment variable of all processes of one incarnation of an MPI set, see `mark_of`.
 MARK_VARIABLE = "IPCLUSTER_MPI"
 
 #: Name of the file in an MPI set's folder that tells its ranks what they need to know; it holds no secret.
@@ -44,6 +35,11 @@ _SINGLE_NODE = {
 
 #: Where the two MPIs tell a process its rank before MPI_Init.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+
+
+def mark_of(tag: str, first: int, incarnation: int) -> str:
+    """Return the mark of an MPI set by the tag of its cluster, its first engine, and which life of it this is."""
+    return f"{tag}/{first}/{incarnation}"
 
 
 def find_mpiexec(asked: str | None, python: str, path: str | None) -> str:
@@ -76,7 +72,13 @@ def command(mpiexec: str, ranks: int, arguments: Sequence[str], python: str, fol
 
 
 def environment(
-    given: Mapping[str, str], asked: Mapping[str, str], *, mark: str, folder: str, ranks: int, cores: int
+    given: Mapping[str, str],
+    asked: Mapping[str, str],
+    *,
+    mark: str,
+    folder: str,
+    ranks: int,
+    cores: int,
 ) -> dict[str, str]:
     """Return the environment of mpiexec.
 

@@ -24,13 +24,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import hosts, mpi, process, remnants
+from . import hosts, mpi, process, remains
 from .brood import Brood, Child
 from .capture import Capture, Captures
 from .channel import listen
 from .hub import Hub
 from .incarnation import log_path, tail_of
 from .journal import Journal, make_file
+from .segments import folder_of
 from .wanted import kinds_of
 
 __all__ = ["MpiSet", "MpiSets"]
@@ -40,6 +41,16 @@ _VERDICT_SECONDS = 1.0
 
 #: Ends that are so many seconds apart are not told apart.
 _TOGETHER_SECONDS = 0.005
+
+#: Seconds after the first end within which one that mpiexec has not brought about is taken for the first: on a busy
+#: machine nannies are woken in any order.
+_WOKEN_SECONDS = 0.5
+
+#: How ranks end when mpiexec or this nanny ends them.
+_NOT_ITS_OWN = frozenset({"", "signal SIGKILL", "signal SIGTERM", "exit code 0"})
+
+#: Seconds for the nannies of ranks that are gone to say so.
+_WORD_SECONDS = 0.25
 
 #: Seconds after which what could not be killed is given up.
 _END_SECONDS = 10.0
@@ -75,10 +86,10 @@ class MpiSet:
     first: int
     incarnation: int
     folder: str
-    mark: str  # what all its processes carry in their environment
+    mark: str  # what all its processes, and none of another cluster, carry in their environment
     launcher: Child
     ranks: dict[int, _Rank]  # by engine id
-    gone: list[tuple[float, int]] = field(default_factory=list)  # when a rank ended, and which
+    gone: list[tuple[float, int, str]] = field(default_factory=list)  # when a rank ended, which, how: "" if unknown
     unwatched: str = ""  # whose nanny ended before it
     relays: dict[str, Child] = field(default_factory=dict)  # that live, by host
     lost_hosts: list[str] = field(default_factory=list)  # why each was lost
@@ -103,11 +114,15 @@ class MpiSet:
             return f"the nanny of {self.unwatched} ended"
         if not self.gone or (own and mpiexec.startswith("signal")):
             return f"mpiexec ended: {mpiexec}"
+        ends = [f"{self.name_of(self.first + rank)} ended{how and f': {how}'}" for rank, how in self._first_ends()]
+        return "; ".join([*ends, f"mpiexec: {mpiexec}"] if own else ends)
+
+    def _first_ends(self) -> list[tuple[int, str]]:
+        """Return the ranks that the others have followed, and how they ended."""
         start = min(self.gone)[0]
-        # Whoever ends the others is quick, and their nannies are not woken in that order.
-        first = sorted(self.first + rank for at, rank in self.gone if at - start < _TOGETHER_SECONDS)
-        names = ", ".join(self.name_of(engine) for engine in first)
-        return f"{names} ended; mpiexec: {mpiexec}" if own else f"{names} ended"
+        own = [end for end in self.gone if end[2] not in _NOT_ITS_OWN and end[0] - start < _WOKEN_SECONDS]
+        first = own or [end for end in self.gone if end[0] - start < _TOGETHER_SECONDS]
+        return sorted((rank, how) for _, rank, how in first)
 
     def name_of(self, engine: int) -> str:
         """Return how messages name a rank."""
@@ -146,6 +161,7 @@ class MpiSets:
     ) -> None:
         self._boot = boot
         self._folder = str(boot["folder"])
+        self._shared = folder_of(str(boot["tag"]).rpartition("/")[2])
         self._brood = brood
         self._captures = captures
         self._authorize = authorize
@@ -173,6 +189,8 @@ class MpiSets:
         folder = os.path.join(self._folder, f"mpi-{first}-{incarnation}")
         places = hosts.share(ranks, engines["hosts"] or ["localhost"])
         os.mkdir(folder, 0o700)
+        if os.path.isdir(self._shared):
+            os.mkdir(os.path.join(self._shared, os.path.basename(folder)), 0o700)
         # Limits that replace single engines are not for ranks.
         for_ranks = {**spec, "max_tasks": None, "max_memory_bytes": None}
         facts = {"set": name, "ranks": ranks, "first": first, "incarnation": incarnation, "nanny": self._pid}
@@ -182,7 +200,7 @@ class MpiSets:
         made = {first + rank: self._prepare(folder, first + rank, rank) for rank in range(ranks)}
         found = mpi.find_mpiexec(engines["mpiexec"], sys.executable, os.environ.get("PATH"))
         line = mpi.command(found, ranks, engines["mpi_args"], sys.executable, folder)
-        value = self._mark(first, incarnation)
+        value = mpi.mark_of(str(self._boot["tag"]), first, incarnation)
         cores = len(os.sched_getaffinity(0))
         variables = mpi.environment(os.environ, spec["env"], mark=value, folder=folder, ranks=ranks, cores=cores)
         if engines["hosts"]:
@@ -209,10 +227,6 @@ class MpiSets:
         child = self._brood.fork(f"mpiexec-{first}", launch, ())
         self._sets[child.pid] = MpiSet(name, first, incarnation, folder, value, child, made, relays=relays)
 
-    def _mark(self, first: int, incarnation: int) -> str:
-        """Return what marks the processes of one incarnation of a set, of this cluster and no other."""
-        return f"{first}/{incarnation}/{str(self._boot['tag']).rpartition('/')[2]}"
-
     def _start_relay(self, host: str, ssh: list[str], mark: str, folder: str, document: dict[str, Any]) -> Child:
         from . import relay
 
@@ -231,11 +245,11 @@ class MpiSets:
 
     # while it lives
 
-    def serve(self) -> None:
-        """Hear what ranks' nannies have to say."""
+    def serve(self, timeout: float = 0.0) -> None:
+        """Hear what ranks' nannies have to say, which may take some seconds."""
         if self._hub is None:
             return
-        _, speaking = self._hub.wait(0)
+        _, speaking = self._hub.wait(timeout)
         for partner in speaking:
             try:
                 for frames in self._hub.receive(partner):
@@ -249,7 +263,7 @@ class MpiSets:
             unit, engine = self._engine_of.pop(partner)
             # The clock of another host is none that could be compared.
             at = float(message["at"]) if unit.ranks[engine].is_here else time.monotonic()
-            unit.gone.append((at, engine - unit.first))
+            unit.gone.append((at, engine - unit.first, str(message["how"])))
             self._lose(unit, _VERDICT_SECONDS)
             return
         if not self._authorize(str(message["secret"]).encode()):
@@ -358,14 +372,24 @@ class MpiSets:
     def end(self, unit: MpiSet) -> None:
         """Kill whatever is left of a set whose mpiexec is gone."""
         del self._sets[unit.launcher.pid]
-        shared = remnants.find(process.carrying(unit.variable))
+        deadline = time.monotonic() + _WORD_SECONDS
+        while self._unheard(unit) and (left := deadline - time.monotonic()) > 0:
+            self.serve(left)
+        shared = remains.find(process.carrying(unit.variable))
         process.end_all(lambda: process.carrying(unit.variable), grace=0.0, timeout=_END_SECONDS)
-        remnants.remove(shared)
+        remains.unlink(shared)
+        remains.remove(unit.folder)
+        shutil.rmtree(os.path.join(self._shared, os.path.basename(unit.folder)), ignore_errors=True)
         self.serve()  # who ended first
         for rank in unit.ranks.values():
             if rank.partner is not None and self._hub is not None:
                 self._hub.drop(rank.partner)
                 self._engine_of.pop(rank.partner, None)
+
+    def _unheard(self, unit: MpiSet) -> bool:
+        """Tell whether a rank is gone whose nanny has not said so."""
+        pids = [rank.pid for rank in unit.ranks.values() if rank.partner in self._engine_of and rank.is_here]
+        return any(not os.path.exists(f"/proc/{pid}") for pid in pids)
 
     def last_words(self, unit: MpiSet) -> str:
         """Return what the ranks wrote last; and mpiexec, which has much to say, where no rank came up."""

@@ -42,10 +42,11 @@ from .link import Link, link_pair
 from .logs import PartHandler, open_log, redirect
 from .memory import MemoryWatch
 from .mpiset import MpiSet, MpiSets
+from .owner import OwnerWatch
 from .policy import policy_of
-from .process import Identity, describe_exit, end_all, identify, liveness
+from .process import Identity, describe_exit, end_all, identify
 from .pursuit import Pursuits, Target
-from .record import ClusterState, Ended, Job, Liveness, Record, title_of, utc_now
+from .record import ClusterState, Ended, Job, Record, title_of, utc_now
 from .segments import folder_of
 from .store import open_store
 from .streaming import Publisher
@@ -83,6 +84,7 @@ class Nanny:
         self._publisher = Publisher(self._folder, self._authorize, lambda: self._captures.drain())  # noqa: PLW0108 - made below
         self._captures = Captures(self._folder, self._publisher.publish)
         self._brood = Brood(boot, self._captures)
+        self._owner = OwnerWatch()
         self._pursuits = Pursuits()
         self._mpi = MpiSets(boot, self._brood, self._captures, self._authorize, self._tell_started)
 
@@ -173,16 +175,15 @@ class Nanny:
         poller.register(self._publisher.fileno(), select.POLLIN)
         for fd in self._mpi.filenos():
             poller.register(fd, select.POLLIN)
-        owner_fd = self._open_owner()
-        if owner_fd is not None:
-            poller.register(owner_fd, select.POLLIN)
+        poller.register(self._owner.fileno(), select.POLLIN)
+        if not self._owner.watch(self._boot.get("owner")):
+            self._links["controller"].send({"event": "owner_gone"})
         while self._over is None:
             ready = {fd for fd, _ in poller.poll(self._wait_ms())}
             self._do_what_is_due()
             if self._publisher.fileno() in ready:
                 self._publisher.serve()
-            if owner_fd is not None and owner_fd in ready:
-                poller.unregister(owner_fd)
+            if self._owner.fileno() in ready and self._owner.take_end():
                 self._links["controller"].send({"event": "owner_gone"})
             # Links first: what the controller says is the reason for a signal that comes with it.
             for name, link in self._links.items():
@@ -196,19 +197,6 @@ class Nanny:
         self._mpi.serve()
         self._answer_pursuits()
         self._captures.serve()
-
-    def _open_owner(self) -> int | None:
-        """Return a pidfd of the process whose ``with`` block owns the cluster; None if nobody's does."""
-        if self._boot.get("owner") is None:
-            return None
-        owner = Identity.from_dict(self._boot["owner"])
-        with suppress(OSError):
-            fd = os.pidfd_open(owner.pid)
-            if liveness(owner) is Liveness.ALIVE:
-                return fd
-            os.close(fd)
-        self._links["controller"].send({"event": "owner_gone"})
-        return None
 
     def _look_at_signals(self, wake_fd: int) -> None:
         try:
@@ -241,21 +229,26 @@ class Nanny:
             case "start":
                 self._start(message)
             case "stop":
-                if self._mpi.stop(int(message["engine"]), GRACE_SECONDS):
-                    return
-                for child in self._brood.engines([message["engine"]]):
-                    child.kill_at = time.monotonic() + GRACE_SECONDS
-                    child.signal_group(signal.SIGTERM)
+                self._stop(int(message["engine"]))
             case "interrupt":
                 self._interrupt(message)
             case "interrupt_running":
                 self._interrupt_running(message)
             case "signal":
                 self._signal(message)
+            case "own":
+                self._answer(int(message["request"]), seen=self._owner.watch(message["owner"]))
             case "end":
                 self._end(str(message["reason"]), str(message["by"]), str(message["tail"]))
             case other:
                 logger.error("unknown command %r", other)
+
+    def _stop(self, engine: int) -> None:
+        if self._mpi.stop(engine, GRACE_SECONDS):
+            return
+        for child in self._brood.engines([engine]):
+            child.kill_at = time.monotonic() + GRACE_SECONDS
+            child.signal_group(signal.SIGTERM)
 
     def _interrupt(self, message: Mapping[str, Any]) -> None:
         """Have an engine leave one task, if it has that one still."""

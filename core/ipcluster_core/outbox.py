@@ -33,6 +33,7 @@ class Options(NamedTuple):
     timeout: float | None = None
     name: str | None = None
     gang: tuple[int, int] | None = None  # its number, and how many tasks are of it
+    on_note: Callable[[Any], object] | None = None  # stays here
 
     def on_wire(self, refs: frozenset[bytes]) -> dict[str, Any] | None:
         """Return what the broker must know; None if nothing differs from the defaults."""

@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from . import descriptors, journal, mpi, process, remnants
+from . import descriptors, journal, mpi, process, remains
 from .channel import listen
 from .errand import run as run_errand
 from .forking import fork
@@ -207,9 +207,9 @@ class Outpost:
         for listener, _ in self._listeners.values():
             listener.close()
         self._listeners.clear()
-        shared = remnants.find(self._mine())
+        shared = remains.find(self._mine())
         left = process.end_all(self._mine, grace=grace, timeout=_END_SECONDS, wait=self._pump)
-        remnants.remove(shared)
+        remains.unlink(shared)
         if not self._junction.lost:
             deadline = time.monotonic() + _FAREWELL_SECONDS
             self._turn(0.0)
@@ -217,6 +217,7 @@ class Outpost:
                 self._turn(_PUMP_SECONDS)
             self._trunk.tell({"gone": [str(who) for who in left]})
             self._junction.finish(_FAREWELL_SECONDS)
+        remains.remove(self._folder)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _mine(self) -> list[int]:
@@ -268,9 +269,10 @@ def _guard(folder: str) -> None:
     pid, status = os.waitpid(-1, 0)
     while pid != child:
         pid, status = os.waitpid(-1, 0)
-    shared = remnants.find(_members(folder))
+    shared = remains.find(_members(folder))
     process.end_all(lambda: _members(folder), grace=0.0, timeout=_END_SECONDS)
-    remnants.remove(shared)
+    remains.unlink(shared)
+    remains.remove(folder)
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(min(255, abs(os.waitstatus_to_exitcode(status))))
 

@@ -17,7 +17,7 @@ def load(kind: str, name: str, own: Mapping[str, str]) -> Any:  # noqa: ANN401 -
     Parameters
     ----------
     kind
-        "backend" or "launcher"; the entry-point group is ``ipcluster_core.<kind>s``.
+        "backend", "launcher" or "store"; the entry-point group is ``ipcluster_core.<kind>s``.
     name
         Name of the plug-in.
     own
@@ -40,7 +40,8 @@ def load(kind: str, name: str, own: Mapping[str, str]) -> Any:  # noqa: ANN401 -
 
     found = entry_points(group=f"ipcluster_core.{kind}s")
     if name not in found.names:
-        raise ClusterError(f"there is no {kind} {name!r}; there are: {', '.join(sorted(found.names | own.keys()))}")
+        known = ", ".join(sorted(found.names | own.keys())) or "none"
+        raise ClusterError(f"there is no {kind} {name!r}; there are: {known}")
     try:
         return found[name].load()
     except Exception as error:

@@ -25,10 +25,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from . import process, remnants
+from . import process, remains
 from .channel import Channel, connect
 from .engine import run
 from .errors import ClusterError
+from .exits import status_of
 from .incarnation import LOG_FORMAT, secret_of
 from .journal import Journal
 from .logs import redirect
@@ -62,11 +63,15 @@ def main() -> None:
     journal = Journal(fd)
     os.close(fd)
     sys.path.insert(0, "")
-    shared = folder_of(str(boot["tag"]).rpartition("/")[2]) if boot.get("outpost") is None else folder
+    shared = folder
+    if boot.get("outpost") is None:
+        shared = os.path.join(folder_of(str(boot["tag"]).rpartition("/")[2]), os.path.basename(folder))
     if os.path.isdir(shared):
         # What Open MPI's ranks share goes with the folder; one that is killed would leave it behind for ever.
         os.environ.setdefault("OMPI_MCA_btl_sm_backing_directory", shared)
+    before = remains.described()
     _init_mpi(rank, int(boot["ranks"]), str(boot["set"]))
+    remains.note(folder, rank, before)
     for module in boot["preload"]:
         importlib.import_module(module)
     run(boot, engine, int(boot["incarnation"]), journal)
@@ -89,7 +94,7 @@ def _init_mpi(rank: int, ranks: int, name: str) -> None:
             f"mpiexec is not of the library that mpi4py has loaded ({MPI.Get_library_version().splitlines()[0]})"
         )
     world.Barrier()
-    remnants.remove(remnants.find(["self"]))
+    remains.unlink(remains.find(["self"]))
 
 
 # the rank's nanny
@@ -133,7 +138,10 @@ def _be_nanny(boot: Mapping[str, Any], engine: int, rank: int, tell: int) -> Non
     while True:
         ready = {fd for fd, _ in poller.poll()}
         if pidfd in ready:
-            channel.send([json.dumps({"gone": True, "at": time.monotonic()}).encode()])
+            at = time.monotonic()
+            status = status_of(pidfd, rank)
+            how = "" if status is None else process.describe_exit(status)
+            channel.send([json.dumps({"gone": True, "at": at, "how": how}).encode()])
             return
         if not _obey(channel, pidfd):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)

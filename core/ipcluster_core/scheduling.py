@@ -210,6 +210,14 @@ class Scheduler:
         self._note_hunger(engine)
         return Slice(held.slice.work, start, start + count)
 
+    def task_at(self, engine: int, chunk: int, index: int) -> tuple[Hashable, int] | None:
+        """Return client and number of a task that an engine has; None if it has no such task (any more)."""
+        seat = self._seats.get(engine)
+        held = seat.chunks.get(chunk) if seat else None
+        if held is None or index >= held.slice.stop - held.slice.start:
+            return None
+        return held.slice.work.client, held.slice.work.base + held.slice.start + index
+
     def settled(self, engine: int, chunk: int) -> int | None:
         """Return how many tasks of a chunk are settled; None when the engine holds no such chunk."""
         seat = self._seats.get(engine)

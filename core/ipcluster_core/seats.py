@@ -17,7 +17,10 @@ NAME_THE_RANKS = "name those that are to run a task: client.options(engines=[0])
 
 @dataclass(slots=True)
 class Seat:
-    """An engine's connection. `partner` is its number with the hub, `ranks` the size of its MPI set if it has one."""
+    """An engine's connection. `partner` is its number with the hub, `ranks` the size of its MPI set if it has one.
+
+    `silent_since` is when it was last heard of, or was given its first task after that; None while it holds none.
+    """
 
     partner: int
     incarnation: int
@@ -25,6 +28,7 @@ class Seat:
     set: str
     ranks: int | None
     shelf: Shelf
+    silent_since: float | None = None
 
 
 class Seats(dict[int, Seat]):
@@ -67,6 +71,11 @@ class Seats(dict[int, Seat]):
     def leave(self, engine: int) -> None:
         """Give up the seat of an engine that is dead."""
         del self._engine_of[self.pop(engine).partner]
+
+    def silent(self, now: float) -> dict[str, float]:
+        """Return for how many seconds each engine that holds tasks has said nothing, by its id as JSON has it."""
+        since = ((str(engine), seat.silent_since) for engine, seat in self.items())
+        return {engine: round(now - at, 3) for engine, at in since if at is not None}
 
     def engine_of(self, partner: int) -> int | None:
         """Return which engine a partner is, None if it is none."""

@@ -4,7 +4,7 @@ Touching fresh shared memory costs many times the copy itself, so a writer keeps
 the incarnation's folder in ``/dev/shm``; its first byte says whether it is busy. What travels in a message is a
 reference to it. The reader copies out (into private, writable memory in huge pages), so nobody's lifetime depends on
 anybody's arrays, and then the byte is cleared: for results by the reader, for arguments by the client when the task is
-settled, because until then the task may have to be sent to another engine.
+settled, because until then the task may have to be sent to another engine. Very large memory is given back then.
 
 Where there is no such folder, or no room in it, buffers travel in the messages themselves.
 """
@@ -15,7 +15,7 @@ import json
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 __all__ = ["SEGMENT_BYTES", "Copies", "Pool", "Reader", "folder_of", "is_reference", "remove"]
@@ -29,10 +29,13 @@ _LONGEST_REFERENCE = 1024
 #: Most bytes of segments that one writer keeps.
 _POOL_BYTES = 1 << 30
 
+#: A segment of more bytes is not kept: whoever frees it gives its memory back, also that which others have mapped.
+_LARGEST_KEPT_BYTES = 256 << 20
+
 #: Data begins a page behind the flag, so that arrays are aligned.
 _OFFSET = mmap.PAGESIZE
 
-_FREE, _BUSY = 0, 1
+_FREE, _BUSY, _EMPTY = 0, 1, 2
 
 _SHARED = "/dev/shm"  # noqa: S108 - the folder in it is private and has a random name
 
@@ -57,7 +60,7 @@ def remove(folder: str, prefix: str, *, free_only: bool = False) -> None:
         return
     for path in (os.path.join(folder, name) for name in names):
         with suppress(OSError), open(path, "rb") as file:
-            if not free_only or file.read(1) == bytes((_FREE,)):
+            if not free_only or file.read(1) != bytes((_BUSY,)):
                 os.unlink(path)
 
 
@@ -85,8 +88,20 @@ class _Segment:
     def busy(self) -> bool:
         return self.map[0] == _BUSY
 
-    def mark(self, state: int) -> None:
-        self.map[0] = state
+    @property
+    def empty(self) -> bool:
+        return self.map[0] == _EMPTY
+
+    def occupy(self) -> None:
+        self.map[0] = _BUSY
+
+    def free(self) -> None:
+        if self.size <= _LARGEST_KEPT_BYTES:
+            self.map[0] = _FREE
+            return
+        with suppress(OSError):
+            os.truncate(self.path, _OFFSET)
+        self.map[0] = _EMPTY
 
     def remove(self) -> None:
         with suppress(FileNotFoundError):
@@ -118,11 +133,12 @@ class Pool:
 
     def _write(self, buffer: memoryview) -> bytes | None:
         with self._lock:
+            self._drop(lambda segment: segment.empty)
             fitting = [s for s in self._segments.values() if not s.busy and s.size >= buffer.nbytes]
             segment = min(fitting, key=lambda s: s.size, default=None) or self._make(buffer.nbytes)
             if segment is None:
                 return None
-            segment.mark(_BUSY)
+            segment.occupy()
         segment.map[_OFFSET : _OFFSET + buffer.nbytes] = buffer.cast("B")
         return json.dumps({"segment": os.path.basename(segment.path), "bytes": buffer.nbytes}).encode()
 
@@ -142,6 +158,10 @@ class Pool:
             return segment
         return None
 
+    def _drop(self, is_useless: Callable[[_Segment], bool]) -> None:
+        for name in [name for name, segment in self._segments.items() if is_useless(segment)]:
+            self._segments.pop(name).remove()
+
     def _kept(self) -> int:
         return sum(segment.size for segment in self._segments.values())
 
@@ -151,7 +171,7 @@ class Pool:
             if is_reference(buffer):
                 segment = self._segments.get(json.loads(bytes(buffer))["segment"])
                 if segment is not None:
-                    segment.mark(_FREE)
+                    segment.free()
 
     def close(self) -> None:
         """Remove the segments that are free. Busy ones stay for the tasks that need them."""
@@ -191,7 +211,7 @@ class Reader:
         copy = memoryview(private)
         copy[:] = memoryview(segment.map)[_OFFSET : _OFFSET + size]
         if release:
-            segment.mark(_FREE)
+            segment.free()
         return copy
 
     def release(self, buffers: Sequence[Buffer]) -> None:
@@ -199,7 +219,7 @@ class Reader:
         for buffer in buffers:
             if is_reference(buffer):
                 with suppress(OSError):
-                    self._open(json.loads(bytes(buffer))["segment"]).mark(_FREE)
+                    self._open(json.loads(bytes(buffer))["segment"]).free()
 
     def _open(self, name: str) -> _Segment:
         segment = self._segments.get(name)

@@ -28,6 +28,7 @@ __all__ = [
     "dump_call",
     "dump_exception",
     "dump_function",
+    "dump_whole",
     "load",
     "load_exception",
 ]
@@ -82,6 +83,25 @@ def _is_project_module(name: str, module: ModuleType | None) -> bool:
     return not (file.startswith(_STDLIB) or "site-packages" in file or "dist-packages" in file)
 
 
+#: Modules that are none of the user's. There are thousands in a workflow engine, and they are looked at once.
+_foreign: dict[str, ModuleType] = {}
+
+
+def _project_modules() -> list[ModuleType]:
+    """Return the modules of this process that are the user's own, but for the one that runs as a program."""
+    mine = []
+    for name, module in list(sys.modules.items()):
+        if _foreign.get(name) is module or name == "__main__":
+            continue
+        if not isinstance(module, ModuleType) or module.__name__ != name:
+            continue
+        if _is_project_module(name, module):
+            mine.append(module)
+        else:
+            _foreign[name] = module
+    return mine
+
+
 @contextmanager
 def _by_value() -> Generator[None]:
     """Have cloudpickle ship the project's modules by value; its settings are restored."""
@@ -89,15 +109,7 @@ def _by_value() -> Generator[None]:
 
     with _lock:
         before = cloudpickle.list_registry_pickle_by_value()
-        mine = [
-            module
-            for name, module in list(sys.modules.items())
-            if name not in before
-            and name != "__main__"
-            and isinstance(module, ModuleType)
-            and module.__name__ == name
-            and _is_project_module(name, module)
-        ]
+        mine = [module for module in _project_modules() if module.__name__ not in before]
         for module in mine:
             cloudpickle.register_pickle_by_value(module)
         try:
@@ -183,6 +195,13 @@ def dump(value: object, buffers: list[memoryview]) -> bytes:
         return data
     del buffers[before:]
     return _dump_by_value(value, out_of_band)
+
+
+def dump_whole(value: object) -> bytes:
+    """Pickle a value with all that is in it, however large; `load` needs no buffers."""
+    buffers: list[memoryview] = []
+    data = dump(value, buffers)
+    return data if not buffers else _dump_by_value(value, None)
 
 
 def load(data: bytes | bytearray | memoryview, buffers: Sequence[Any] = ()) -> Any:  # noqa: ANN401 - anything it is

@@ -89,6 +89,16 @@ class ClusterSpec(BaseModel):
     preload: list[str] = Field(
         default_factory=list, description="Modules imported once, before engines are forked, so that all share them."
     )
+    packages: list[str] = Field(
+        default_factory=list,
+        description="Packages, by the names under which they are installed, whose versions clients and engines must "
+        "share with the controller, down to the second number: 2.1 of 2.1.3.",
+    )
+    check_versions: bool = Field(
+        default=True,
+        description="Whether engines whose versions do not go with the controller's are refused; otherwise they are "
+        "warned of in the logs. For clients see `Client.connect`.",
+    )
     python: str | None = Field(default=None, description="Interpreter of the cluster; None means the creator's.")
     start_method: Literal["fork", "spawn"] = Field(
         default="fork",
@@ -174,6 +184,8 @@ class SpecFields(TypedDict, total=False):
     env: dict[str, str]
     cwd: str | None
     preload: list[str]
+    packages: list[str]
+    check_versions: bool
     python: str | None
     start_method: Literal["fork", "spawn"]
     adapt: tuple[int, int] | None

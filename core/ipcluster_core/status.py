@@ -8,7 +8,10 @@ from typing import Any
 
 from .record import ClusterState, Record
 
-__all__ = ["ClusterEvent", "ClusterStatus", "EngineStatus"]
+__all__ = ["NO_ANSWER_SECONDS", "ClusterEvent", "ClusterStatus", "EngineStatus"]
+
+#: Seconds after which it is worth a note that an engine with tasks has said nothing.
+NO_ANSWER_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,9 @@ class EngineStatus:
 
     `tasks` is the number it holds; `seconds` how long it is in its state; `host` where it runs, empty until it is up. A
     `pid` is of that host.
+
+    `silent_seconds` is for how long it has said nothing while it holds tasks, None while it holds none. That is for
+    information: an engine is lost when its process ends, and never because it is busy, stopped or slow.
     """
 
     id: int
@@ -26,7 +32,14 @@ class EngineStatus:
     pid: int | None
     tasks: int
     seconds: float
+    silent_seconds: float | None = None
     host: str = ""
+
+    @property
+    def note(self) -> str:
+        """What is worth knowing of it, such as ``"busy, no answer for 40 s"``; empty while it answers."""
+        silent = self.silent_seconds or 0.0
+        return f"busy, no answer for {silent:.0f} s" if self.state == "up" and silent >= NO_ANSWER_SECONDS else ""
 
 
 @dataclass(frozen=True, slots=True)

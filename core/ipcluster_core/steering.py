@@ -201,7 +201,8 @@ class Steering(ABC):
         engines
             Ids, or the name of a set; default all.
         target
-            "launcher": not the ranks of an MPI set, but its mpiexec, which may pass it on to them or act on it.
+            "launcher": not the ranks of an MPI set, but its mpiexec. SIGUSR1 it passes on to all ranks; SIGUSR2 only
+            that of Open MPI does, MPICH's ends by it, and the set with it. SIGINT and SIGTERM end the set.
         timeout
             Seconds for the answer.
 
@@ -253,14 +254,14 @@ class Steering(ABC):
         return {int(engine): str(outcome) for engine, outcome in answer["outcomes"].items()}
 
     async def logs(
-        self, engines: Sequence[int] | None = None, *, tail: int = 100, timeout: float = 10.0
+        self, engines: str | Sequence[int] | None = None, *, tail: int = 100, timeout: float = 10.0
     ) -> dict[str, str]:
         """Return what the parts wrote last.
 
         Parameters
         ----------
         engines
-            Ids; default all parts.
+            Ids, also of engines that are gone; or the name of a set, with its mpiexec if it has one; default all parts.
         tail
             Lines of each.
         timeout
@@ -269,10 +270,15 @@ class Steering(ABC):
         Returns
         -------
         dict
-            Text by part: "engine-0", "controller", "broker", "nanny".
+            Text by part: "engine-0", "controller", "broker", "nanny"; "mpiexec-4" where that is the first engine of an
+            MPI set.
+
+        Raises
+        ------
+        ClusterError
+            There is no such set; the message names those that there are.
         """
-        ids = None if engines is None else list(engines)
-        answer = await self._ask("logs", timeout=timeout, engines=ids, tail=tail)
+        answer = await self._ask("logs", timeout=timeout, engines=_plain(engines), tail=tail)
         return dict(answer["logs"])
 
     async def events(self, *, tail: int = 100, timeout: float = 10.0) -> list[ClusterEvent]:

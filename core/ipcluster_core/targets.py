@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .errors import ClusterError
 from .lifecycle import ClusterLife
 
-__all__ = ["choose", "launchers_of"]
+__all__ = ["choose", "launchers_of", "log_parts"]
 
 
 def choose(life: ClusterLife, engines: str | Sequence[int] | None, title: str) -> list[int]:
@@ -64,3 +64,29 @@ def launchers_of(life: ClusterLife, engines: Sequence[int], title: str) -> list[
     if plain:
         raise ClusterError(f"{title}: set {plain[0]!r} has no launcher of its own, as MPI sets have")
     return sets
+
+
+def log_parts(life: ClusterLife, engines: str | Sequence[int] | None, title: str) -> list[str]:
+    """Return the parts whose logs are meant: engines, also such that are gone; of sets also their mpiexec.
+
+    Returns
+    -------
+    list of str
+        As `incarnation.log_path` has them.
+
+    Raises
+    ------
+    ClusterError
+        There is no such set.
+    """
+    if engines is not None and not isinstance(engines, str):
+        return [f"engine-{int(engine)}" for engine in engines]
+    ids = choose(life, engines, title)
+    firsts = [min(e for e in ids if life.engines[e].set == name) for name in units_among(life, ids)]
+    head = ["nanny", "controller", "broker"] if engines is None else []
+    return [*head, *(f"mpiexec-{first}" for first in firsts), *(f"engine-{engine}" for engine in ids)]
+
+
+def units_among(life: ClusterLife, engines: Sequence[int]) -> list[str]:
+    """Return the MPI sets of which some engines are, sorted."""
+    return sorted({life.engines[engine].set for engine in engines} & life.units)

@@ -8,7 +8,8 @@
             ...
 
 The stub runs the real controller, broker and engines as threads of this process, over real sockets. So everything
-behaves as it does for real but for processes: user code that ends its process ends the test.
+behaves as it does for real but for processes: user code that ends its process ends the test. The ranks of an MPI set
+are threads too, started and lost together; there is no MPI between them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, ClassVar
 
+from . import namespaces
 from .broker import Broker
 from .controller import Controller
 from .engine import Engine
@@ -36,6 +38,7 @@ from .link import link_pair
 from .record import ClusterState, Ended, Job, Liveness, Record, utc_now
 from .store import Store, open_store
 from .store.memory import MemoryStore
+from .wanted import kinds_of
 
 __all__ = ["FakeClock", "StubLauncher", "memory_store"]
 
@@ -128,6 +131,8 @@ class _ThreadNanny(threading.Thread):
         self._tag = str(boot["tag"])
         self._store = open_store(str(boot["store"]))
         self._engines: dict[int, tuple[Engine, threading.Thread, int]] = {}
+        self._mpi_sets = {name for name, kind in kinds_of(boot["spec"]).items() if kind == "mpi"}
+        self._units: dict[int, range] = {}  # the ranks of MPI sets, by the first of them
         self._over: Ended | None = None
         self._left: deque[tuple[int, int, str]] = deque()  # engines that left by themselves, and why
         self._wake_read, self._wake_write = os.pipe()
@@ -185,7 +190,7 @@ class _ThreadNanny(threading.Thread):
             case "ready":
                 self.ready.set()
             case "start":
-                self._start_engine(int(message["engine"]), int(message["incarnation"]), str(message["set"]))
+                self._start(int(message["engine"]), int(message["incarnation"]), str(message["set"]), message["ranks"])
             case "stop":
                 self._stop_engine(int(message["engine"]))
             case "interrupt":
@@ -201,11 +206,25 @@ class _ThreadNanny(threading.Thread):
     def _answer(self, message: Mapping[str, Any], content: Mapping[str, Any]) -> None:
         self._controller.send({"event": "answer", "request": message["request"], "content": content})
 
-    def _start_engine(self, number: int, incarnation: int, name: str) -> None:
+    def _start(self, first: int, incarnation: int, name: str, ranks: int) -> None:
+        """Start an engine, or the ranks of an MPI set."""
+        boot: dict[str, Any] = {**self._boot, "set": name}
+        if name in self._mpi_sets:
+            self._units[first] = range(first, first + ranks)
+            limits = {
+                "max_tasks": None,
+                "max_memory_bytes": None,
+            }  # those that replace single engines are not for ranks
+            boot = {**boot, "ranks": ranks, "spec": {**boot["spec"], **limits}}
+        for number in range(first, first + ranks):
+            self._start_engine(boot, number, incarnation)
+
+    def _start_engine(self, boot: Mapping[str, Any], number: int, incarnation: int) -> None:
         journal = Journal()
-        engine = Engine({**self._boot, "set": name}, number, incarnation, journal)
+        engine = Engine(boot, number, incarnation, journal)
 
         def run() -> None:
+            namespaces.begin(str(boot["folder"]), number, incarnation, utc_now(), thread=True)
             engine.run()
             if journal.farewell():
                 self._left.append((number, incarnation, journal.farewell()))
@@ -217,14 +236,21 @@ class _ThreadNanny(threading.Thread):
         self._controller.send({"event": "started", "engine": number, "incarnation": incarnation, "pid": os.getpid()})
 
     def _stop_engine(self, number: int, farewell: str = "") -> None:
+        """Stop an engine, or the MPI set that it is of, and tell so."""
         if number not in self._engines:
             return
-        engine, thread, incarnation = self._engines.pop(number)
-        engine.stop()
-        thread.join()
-        gone = {"event": "died", "engine": number, "incarnation": incarnation, "cause": "stopped", "tail": ""}
-        self._broker.send({**gone, "chunks": []})
-        self._controller.send({**gone, "farewell": farewell})
+        first = next((first for first, ranks in self._units.items() if number in ranks), number)
+        unit = list(self._units.pop(first, ()))
+        ending = {rank: self._engines.pop(rank) for rank in unit or [number]}
+        for engine, _, _ in ending.values():
+            engine.stop()
+        for _, thread, _ in ending.values():
+            thread.join()
+        gone = {"event": "died", "incarnation": ending[number][2], "cause": "stopped", "tail": ""}
+        told = {"unit": unit, "whole": f"the MPI set of engine {first}"} if unit else {}
+        for rank in ending:
+            self._broker.send({**gone, **told, "engine": rank, "chunks": []})
+        self._controller.send({**gone, "engine": first, "farewell": farewell})
 
     def _clean_up(self) -> None:
         over = self._over or Ended("stopped", utc_now(), "StubLauncher")

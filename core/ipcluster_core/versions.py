@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib import import_module
 
 from .errors import VersionMismatch
@@ -20,19 +20,56 @@ __all__ = ["check", "ours"]
 #: promises to read what its own major version wrote, and so do we until there is a reason not to.
 _LEADING = {"python": 2, "ipcluster-core": 2, "cloudpickle": 1}
 
+#: The same for packages that the spec names.
+_LEADING_OF_PACKAGES = 2
+
+_MISSING = "missing"
+
+
+def ours(packages: Iterable[str] = ()) -> Mapping[str, str]:
+    """Return the versions of this process, by what they are of.
+
+    Parameters
+    ----------
+    packages
+        More of them, by the names under which they are installed.
+
+    Returns
+    -------
+    dict
+        A package that is not installed is "missing".
+    """
+    return {**_our_own(), **{name: _installed(name) for name in packages}}
+
 
 @functools.cache
-def ours() -> Mapping[str, str]:
-    """Return the versions of this process, by what they are of."""
+def _our_own() -> Mapping[str, str]:
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
-        "ipcluster-core": _version("ipcluster_core") or "missing",
-        "cloudpickle": _version("cloudpickle") or "missing",
+        "ipcluster-core": _version("ipcluster_core") or _MISSING,
+        "cloudpickle": _version("cloudpickle") or _MISSING,
     }
 
 
-def check(title: str, role: str, here: Mapping[str, str], there: Mapping[str, str]) -> None:
+def check(
+    title: str,
+    role: str,
+    here: Mapping[str, str],
+    there: Mapping[str, str],
+    engines: Collection[Mapping[str, str]] = (),
+) -> None:
     """Compare the versions of a cluster with those of a client or an engine.
+
+    Parameters
+    ----------
+    title
+        How messages name the cluster.
+    role
+        What the other is: "client" or "engine".
+    here, there
+        The controller's versions, and the other's.
+    engines
+        Those of the engines that are up, for the table.
 
     Raises
     ------
@@ -40,14 +77,17 @@ def check(title: str, role: str, here: Mapping[str, str], there: Mapping[str, st
         Some do not agree; the message has a table of all.
     """
     names = [*here, *(name for name in there if name not in here)]
-    rows = [(name, str(here.get(name, "missing")), str(there.get(name, "missing"))) for name in names]
+    rows = [(name, str(there.get(name, _MISSING)), str(here.get(name, _MISSING))) for name in names]
     wrong = [name for name, one, other in rows if _leading(name, one) != _leading(name, other)]
     if not wrong:
         return
-    marked = [(f"{name} *" if name in wrong else name, one, other) for name, one, other in rows]
-    lines = [("", "cluster", role), *marked]
-    widths = [max(len(line[column]) for line in lines) for column in range(3)]
-    table = "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    marked = [(f"{name} *" if name in wrong else name, *versions) for name, *versions in rows]
+    lines = [("", role, "controller"), *marked]
+    if engines:
+        shared = [sorted({str(engine.get(name, _MISSING)) for engine in engines}) for name in names]
+        lines = [(*line, cell) for line, cell in zip(lines, ["engines", *map(", ".join, shared)], strict=True)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
     raise VersionMismatch(
         f"the versions of {title} and of this {role} do not agree (marked *):\n{table}\n"
         "use the same on both sides: install them alike, or create the cluster with python= of this environment"
@@ -55,7 +95,16 @@ def check(title: str, role: str, here: Mapping[str, str], there: Mapping[str, st
 
 
 def _leading(name: str, version: str) -> list[str]:
-    return version.split(".")[: _LEADING.get(name, 3)]
+    return version.split(".")[: _LEADING.get(name, _LEADING_OF_PACKAGES)]
+
+
+def _installed(package: str) -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return _MISSING
 
 
 def _version(package: str) -> str | None:

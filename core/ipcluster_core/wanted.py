@@ -30,6 +30,8 @@ _DEFAULTS: Mapping[str, Any] = {
     "env": {},
     "cwd": None,
     "preload": [],
+    "packages": [],
+    "check_versions": True,
     "python": None,
     "start_method": "fork",
     "adapt": None,

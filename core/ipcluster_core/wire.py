@@ -7,6 +7,7 @@
       | <------ Welcome / Refused |-- Welcome / Refused ----->|
       | Value ------------------->|-- Value ----------------->|   before the first chunk that uses it
       | Function, Submit -------->|-- Chunk ----------------->|   a slice of one or several tasks
+      | <------------------- Note |<------------------- Note  |   what a task tells before its outcome
       | <---------------- Results |<------------------- Done  |   any number of them a chunk
       | Drop -------------------->|-- Drop ------------------>|
       | <------------------- Drop |                           |
@@ -44,6 +45,7 @@ __all__ = [
     "Drop",
     "Function",
     "Kind",
+    "Note",
     "Notice",
     "Results",
     "Status",
@@ -53,11 +55,12 @@ __all__ = [
     "lengths",
     "number_of",
     "offsets",
+    "parts_of",
     "same_secret",
 ]
 
 #: Version of all this, told in `hello`; partners of different versions refuse each other.
-VERSION = 2
+VERSION = 3
 
 Buffer = bytes | bytearray | memoryview
 
@@ -84,6 +87,7 @@ class Kind(enum.IntEnum):
     END = 14
     VALUE = 15
     DROP = 16
+    NOTE = 17
 
 
 class Status(enum.IntEnum):
@@ -104,6 +108,7 @@ _CANCEL = struct.Struct("<BQ?")
 _CANCELLED = struct.Struct("<BQB")
 _VALUE = struct.Struct("<B16s")
 _DROP = struct.Struct("<B16s")
+_NOTE = struct.Struct("<BQI")
 
 
 def same_secret(shown: bytes, secret: bytes) -> bool:
@@ -141,6 +146,12 @@ def number_of(value: object) -> int:
     if not isinstance(value, int) or not 0 <= value < _NUMBERS:
         raise ValueError(f"{value!r} is not the number of anything")
     return value
+
+
+def parts_of(task_id: str) -> tuple[str, int]:
+    """Return client and number in the id of a task; ValueError when it is none."""
+    client, _, number = task_id.rpartition("-")
+    return client, int(number)
 
 
 def _require_sizes(sizes: Buffer, count: int) -> None:
@@ -316,6 +327,24 @@ class Done(NamedTuple):
             raise ValueError(f"{len(frames[2])} statuses for {count} tasks")
         _require_sizes(frames[1], count)
         return cls(chunk, first, count, busy, frames[1], frames[2], frames[3], frames[4:])
+
+
+class Note(NamedTuple):
+    """What a running task tells, pickled: from an engine by chunk and place in it, to a client by the task's number."""
+
+    number: int
+    place: int
+    body: Buffer
+
+    def encode(self) -> list[Buffer]:
+        """Return the frames."""
+        return [_NOTE.pack(Kind.NOTE, self.number, self.place), self.body]
+
+    @classmethod
+    def decode(cls, frames: Sequence[Buffer]) -> Note:
+        """Read the frames; ValueError if they are malformed."""
+        _, number, place = _unpack(_NOTE, frames, 2)
+        return cls(number, place, frames[1])
 
 
 class Results(NamedTuple):

@@ -37,6 +37,10 @@ class Work:
         self.state = bytearray(self.count)
         self.unsettled = self.count
 
+    def told(self, message: str) -> str:
+        """Return a message about one of its tasks, with their name if they have one."""
+        return f"task {self.name!r}: {message}" if self.name else message
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,21 +20,14 @@ from airflow_ipcluster import (
     RunOnClusterOperator,
     ScaleClusterOperator,
     TeardownClusterOperator,
+    cluster,
 )
 from airflow_ipcluster.operators.base import ClusterOperator
 from ipcluster_core import Cluster, ClusterManager, ClusterState, TeardownReport, open_store
+from runs import RunDag, XComs, states
 
 if TYPE_CHECKING:
-    from airflow.models.dagrun import DagRun
     from airflow.sdk import Context
-
-RunDag = Callable[[DAG], "DagRun"]
-XComs = Callable[["DagRun"], dict[tuple[str, str], Any]]
-
-
-def states(run: DagRun) -> dict[str, str]:
-    """Return how the tasks of a run ended."""
-    return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
 
 
 def assert_only_an_ended_record_is_left(name: str) -> None:
@@ -339,7 +332,7 @@ def test_results_that_another_task_could_not_read_fail_the_task(
     log = "".join(capfd.readouterr())
 
     assert states(run) == {"pushed": "failed", "kept": "success", "bytes": "failed"}
-    assert not xcoms(run)
+    assert not [key for key in xcoms(run) if not key[1].startswith("_link")]
     assert "the result of task 'pushed' (Measurement) cannot go through XCom" in log
 
 
@@ -364,6 +357,94 @@ def test_work_that_takes_too_long_is_given_up(run_dag: RunDag, capfd: pytest.Cap
     assert states(run) == {"own": "failed", "any": "failed"}
     assert tasks["queued"] == 0
     assert "9 of 10 results of cluster 'slow' did not come within 0.5 s" in "".join(capfd.readouterr())
+
+
+def test_a_create_that_must_be_first_attaches_to_what_an_earlier_try_of_it_has_made(run_dag: RunDag) -> None:
+    """Whoever else has made it, that is a failure, and the cluster of the other lives on."""
+    with DAG("first") as dag:
+        CreateClusterOperator(task_id="create", name="first", n=1, if_exists="fail")
+    run = run_dag(dag)
+    [made] = ClusterManager().list_sync()
+    again = run_dag(dag)  # another run
+
+    assert states(run) == {"create": "success"}
+    assert states(again) == {"create": "failed"}
+    assert ClusterManager().list_sync() == [made]
+
+    operator = CreateClusterOperator(task_id="create", name="first", if_exists="fail", claim="second try")
+    own = {name: made.labels[name] for name in ("airflow-dag", "airflow-run", "airflow-task")}
+    attached = operator._create(ClusterHook(), "first", own, {})
+
+    assert not attached.made_here
+    ClusterManager().teardown_sync("first", force=True)
+
+
+def test_a_create_without_a_claim_that_fails_leaves_a_cluster_that_it_only_attached_to(
+    run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attaching never ends."""
+
+    def lose_the_database(self: ClusterManager, name: str) -> None:
+        raise OSError(f"cannot look at {name}")
+
+    with Cluster("theirs", n=1) as cluster, DAG("attaching") as dag:
+        CreateClusterOperator(task_id="create", name="theirs", claim=None)
+        with monkeypatch.context() as patched:
+            patched.setattr(ClusterManager, "get_sync", lose_the_database)
+            run = run_dag(dag)
+
+        assert states(run) == {"create": "failed"}
+        assert cluster.status_sync().up == 1
+
+
+def test_a_connection_gives_the_defaults_of_clusters_and_a_task_may_say_otherwise(
+    run_dag: RunDag, monkeypatch: pytest.MonkeyPatch, store_url: str
+) -> None:
+    """What a task says itself is first, then its spec, then the connection."""
+    extra = {"spec": '{"n": 2, "lifetime": 600, "idle_timeout": 60}'}
+    connection = {"conn_type": "ipcluster", "host": store_url, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_IPCLUSTER_DEFAULT", json.dumps(connection))
+    with DAG("defaults") as dag:
+        CreateClusterOperator(task_id="plain", name="plain")
+        CreateClusterOperator(task_id="own", name="own", n=1, lifetime=None, spec={"idle_timeout": 90})
+    run_dag(dag)
+    found = {summary.name: (summary.engines, summary.ends) for summary in ClusterManager().list_sync()}
+    for name in found:
+        ClusterManager().teardown_sync(name, force=True)
+
+    assert found == {"plain": (2, "idle 60 s, lifetime 600 s"), "own": (1, "idle 90 s")}
+
+
+def test_a_scope_makes_the_two_tasks_around_its_block(run_dag: RunDag, xcoms: XComs) -> None:
+    """Its handle is what tasks take; the teardown runs when work fails."""
+    with DAG("scoped") as dag, cluster("scoped", n=1, task_id="study") as scope:
+        RunOnClusterOperator(task_id="work", cluster=scope.handle, python_callable=fail)
+    run = run_dag(dag)
+
+    assert states(run) == {
+        "study": "success", "work": "failed", "study_teardown": "success", "study_teardown_done": "success",
+    }  # fmt: skip
+    assert xcoms(run)["study_teardown", "return_value"]["outcome"] == "ended"
+    assert scope.teardown.is_teardown
+    assert_only_an_ended_record_is_left("scoped")
+
+
+def test_a_teardown_of_nothing_is_a_success(run_dag: RunDag, xcoms: XComs) -> None:
+    """As when the task that creates it was skipped; and of a handle as JSON."""
+    with DAG("nothing") as dag:
+        none = TeardownClusterOperator(task_id="none", cluster="{{ ti.xcom_pull(task_ids='nobody') }}")
+        none.cluster = None
+        TeardownClusterOperator(task_id="json", cluster=handle_of_nobody(), missing_ok=True)
+    pushed = xcoms(run_dag(dag))
+
+    assert pushed["none", "return_value"]["outcome"] == "never made"
+    assert pushed["json", "return_value"]["name"] == "nobody"
+
+
+def handle_of_nobody() -> str:
+    """Return the handle of a cluster that is not there."""
+    fields = {"name": "nobody", "uid": "u", "store": open_store().url, "backend": "native", "launcher": "local"}
+    return json.dumps({"schema": 1, "incarnation": 1, "created": "2026-01-01T00:00:00Z", **fields})
 
 
 class Killed(ClusterOperator):
@@ -422,7 +503,7 @@ def test_a_run_operator_refuses_what_it_cannot_do() -> None:
     """When the DAG is parsed, not when it runs."""
     options: dict[str, Any] = {"task_id": "work", "cluster": "any"}
 
-    with pytest.raises(TypeError, match="of task 'work' cannot be called: 3"):
+    with pytest.raises(TypeError, match="of task 'work' cannot be called, and is no 'module:function': 3"):
         RunOnClusterOperator(**options, python_callable=3)
     with pytest.raises(ValueError, match="'one' or 'all', not 'some'"):
         RunOnClusterOperator(**options, python_callable=fail, mode="some")

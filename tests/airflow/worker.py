@@ -15,6 +15,7 @@ from uuid import UUID
 from airflow.dag_processing.dagbag import DagBag
 from airflow.executors.workloads import BundleInfo
 from airflow.models.dagrun import DagRun
+from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.sdk import BaseOperator, TaskInstanceState
@@ -36,7 +37,7 @@ def supervise(*, ti: TaskInstance, task: BaseOperator, run_triggerer: bool) -> N
         dag_rel_path=task.dag.relative_fileloc,
         token="",
         client=InProcessTestSupervisor._api_client(),
-        subprocess_logs_to_stdout=True,
+        subprocess_logs_to_stdout=False,
     )
     ti.refresh_from_db()
     if ti.state == TaskInstanceState.RUNNING:  # nobody could report the end: then it is for the scheduler to see it
@@ -48,6 +49,9 @@ def report(run: DagRun) -> dict[str, Any]:
     tasks = run.get_task_instances()
     with create_session() as session:
         rows = session.query(XComModel).filter_by(run_id=run.run_id, dag_id=run.dag_id)
+        rows = rows.filter(~XComModel.key.startswith("_link"))
+        fields = session.query(RenderedTaskInstanceFields).filter_by(run_id=run.run_id, dag_id=run.dag_id)
+        rendered = {row.task_id: row.rendered_fields for row in fields}
         pushed = {
             row.task_id if row.key == "return_value" else row.key: XComModel.deserialize_value(row) for row in rows
         }
@@ -56,6 +60,7 @@ def report(run: DagRun) -> dict[str, Any]:
         "states": {ti.task_id: str(ti.state) for ti in tasks},
         "tries": {ti.task_id: ti.try_number for ti in tasks},
         "xcoms": pushed,
+        "rendered": rendered,
     }
 
 

@@ -85,7 +85,8 @@ def test_every_session_ends_well_and_leaves_nothing(results: tuple[str, dict[str
 def test_every_figure_is_measured_and_plausible(results: tuple[str, dict[str, Any], bytes]) -> None:
     """Ours has each measure that there is, as a number that can be true."""
     from_ours = {key: row["ours"] for key, row in results[1]["summary"].items()}
-    signed = {"growth.cpu", "imports.cpu"}  # differences: noise may make them negative
+    # Differences, which noise may make negative; and a number of losses.
+    signed = {"growth.cpu", "imports.cpu", "restart_busy.others_lost"}
 
     assert {"cold.wall", "connect.cpu", "submits.rate", "pull.cpu", "teardown.gone", "kill.wall"} <= from_ours.keys()
     assert [key for key, value in from_ours.items() if not isinstance(value, float)] == []

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ CLIENT = """
     from ipcluster_core import Client, errors, versions
     if len(sys.argv) > 1:
         theirs = {**versions.ours(), sys.argv[1]: sys.argv[2]}
-        versions.ours = lambda: theirs
+        versions.ours = lambda packages: theirs
     try:
         with Client.connect("c30") as client:
             print("result", client.submit(pow, 2, 10).result(20))
@@ -72,9 +73,11 @@ def test_a_client_of_another_version_is_refused_with_a_table(mixed: Cluster, wha
     ours = versions.ours()
 
     assert lines[0] == "the versions of cluster 'c30' #1 and of this client do not agree (marked *):"
-    assert lines[1].split() == ["cluster", "client"]
+    assert lines[1].split() == ["client", "controller", "engines"]
     rows = {line.split()[0]: line.split()[1:] for line in lines[2 : 2 + len(ours)]}
-    assert rows == {name: (["*", here, version] if name == what else [here, here]) for name, here in ours.items()}
+    assert rows == {
+        name: (["*", version, here, here] if name == what else [here, here, here]) for name, here in ours.items()
+    }
     assert "use the same on both sides" in lines[2 + len(ours)]
     assert lines[-1] == "result 1024"
     assert pids(mixed) == before
@@ -91,8 +94,8 @@ def test_a_client_of_another_python_is_refused_with_a_table(mixed: Cluster) -> N
     assert done.returncode == 0, done.stderr
     assert "do not agree (marked *)" in done.stdout
     (row,) = [line.split() for line in done.stdout.splitlines() if line.startswith("python *")]
-    assert row[2] == ".".join(map(str, sys.version_info[:3]))
-    assert row[3].split(".")[:2] != row[2].split(".")[:2]
+    assert row[3] == row[4] == ".".join(map(str, sys.version_info[:3]))
+    assert row[2].split(".")[:2] != row[3].split(".")[:2]
     assert "do not agree (marked *)" in done.stderr  # the warning of the switch
     assert done.stdout.splitlines()[-1] == "result 1024"
 
@@ -122,6 +125,24 @@ def test_an_odd_engine_is_refused_at_registration_and_the_others_work(mixed: Clu
     assert "refused the hello of one engine" in mixed.logs_sync()["broker"]
     with Client.connect("c30") as client:
         assert set(client.run(os.getpid)) == {0, 1}
+
+
+def test_packages_that_the_spec_names_are_in_the_table_and_must_agree() -> None:
+    """C30: an engine that lacks one is refused, alone; a client with another version too, or warned."""
+    with Cluster("c30", n=2, packages=["pytest", "no-such-package"]) as cluster:
+        have = versions.ours(["pytest", "no-such-package"])
+        said = steps.run_step(CLIENT, "pytest", "1.2.3").splitlines()
+        with closing(Channel(connect(steps.record_of("c30").folder, "task"), blocking=True)) as channel:
+            hello = {"role": "engine", "protocol": wire.VERSION, "secret": steps.secret_of("c30"), "engine": 7}
+            channel.send(Notice(Kind.HELLO, {**hello, "versions": {**have, "pytest": "missing"}}).encode())
+            refusal = Notice.decode(channel.receive()[0])
+        rows = {line.split()[0]: line.split()[1:] for line in said if len(line.split()) > 3}
+
+        assert rows["pytest"] == ["*", "1.2.3", pytest.__version__, pytest.__version__]
+        assert rows["no-such-package"] == ["missing"] * 3
+        assert said[-1] == "result 1024"
+        assert re.search(rf"pytest \* +missing +{pytest.__version__}\n", refusal.data["message"])
+        assert cluster.status_sync().up == 2
 
 
 #: What a Python 3.10 says to what it does not know.

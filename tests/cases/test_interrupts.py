@@ -134,28 +134,33 @@ CANCEL = """
 def test_a_running_task_is_interrupted_from_another_process_and_its_engine_lives_on(
     tmp_path: Path, work: Callable[[str], None]
 ) -> None:
-    """C37 (c): by a signal to the engine, as that task's KeyboardInterrupt; what the engine keeps is there."""
-    begun = tmp_path / "begun"
+    """C37 (c): as that task's KeyboardInterrupt, by the verb and by a plain signal; what the engine keeps is there."""
     with Cluster("c37", n=1), Client.connect("c37") as client:
         engine = client.submit(set_up).result(10)
-        running = client.submit(work, str(begun))
-        steps.wait_until(begun.exists)
-        os.kill(engine, signal.SIGINT)
+        for way in ("verb", "signal"):
+            begun = tmp_path / way
+            running = client.submit(work, str(begun))
+            steps.wait_until(begun.exists)
+            if way == "verb":
+                assert steps.ctl("interrupt", "c37", "--engine", "0").stdout == "[0] interrupted\n"
+            else:
+                os.kill(engine, signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt):
+                running.result(10)
 
-        with pytest.raises(KeyboardInterrupt):
-            running.result(10)
         assert client.submit(set_up).result(10) == engine
         assert client.submit(lambda: sys.modules["kept"]).result(10) == "something"
 
 
 def test_a_task_in_a_c_call_cannot_be_interrupted_but_its_engine_can_be_restarted(tmp_path: Path) -> None:
-    """C37 (c): cancelling says no within seconds; the restart frees the engine, and the task says what hit it."""
+    """C37 (c): interrupting says so, cancelling says no; the restart frees it, and the task says what hit it."""
     begun = tmp_path / "begun"
     with Cluster("c37", n=1), Client.connect("c37") as client:
         held = client.submit(hold, str(begun))
         steps.wait_until(begun.exists)
         start = time.monotonic()
 
+        assert steps.ctl("interrupt", "c37").stdout == "[0] goes on: cannot be interrupted here, use restart\n"
         assert steps.run_step(CANCEL, held.task_id) == str({held.task_id: False})
         assert not held.done()
         assert steps.ctl("restart", "c37", "--engine", "0").returncode == 0

@@ -184,6 +184,28 @@ def test_cancelling_a_task_ends_the_pool_that_it_waits_for(parental: Client, tmp
     assert ClusterManager().get_sync("c22").state == "running"
 
 
+def fork_and(how: str) -> tuple[str, int]:
+    """Fork; the copy returns, raises or leaves as a program would, and the engine says how the copy ended."""
+    pid = os.fork()
+    if pid == 0:
+        if how == "raise":
+            raise ValueError("in the copy")
+        if how == "exit":
+            sys.exit(7)
+        return "the copy", 0
+    return "the engine", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_copy_that_a_task_forks_does_not_speak_for_the_engine() -> None:
+    """C22: it ends where the task ends; the task's outcome is that of the engine, and the next one works."""
+    with Cluster("c22", n=1), Client.connect("c22") as client:
+        engine = client.submit(os.getpid).result(10)
+        found = [client.submit(fork_and, how).result(10) for how in ("return", "raise", "exit")]
+
+        assert found == [("the engine", 0), ("the engine", 1), ("the engine", 7)]
+        assert client.submit(os.getpid).result(10) == engine
+
+
 def end_forks(count: int) -> set[int]:
     """Fork children and end each at once; return how they ended."""
     ends = set()

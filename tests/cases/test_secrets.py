@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -179,6 +181,35 @@ def common_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield f"file:{folder}/store"
     monkeypatch.undo()
     shutil.rmtree(folder)
+
+
+def network_sockets(pid: int) -> list[str]:
+    """Return what a process has open of TCP and UDP, as the kernel lists it."""
+    mine = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # what lists the folder is in it itself
+            mine.add(link.readlink().name.removeprefix("socket:[").removesuffix("]"))
+    tables = [Path(f"/proc/{pid}/net/{kind}").read_text() for kind in ("tcp", "tcp6", "udp", "udp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return [row[1] for row in rows if row[9] in mine]
+
+
+def test_no_part_of_a_cluster_can_be_reached_over_a_network() -> None:
+    """C18: there is no TCP or UDP socket to encrypt; a task that opens one shows that one would be seen."""
+    with Cluster("c18", n=2) as cluster, Client.connect("c18") as client:
+        client.run(abs, -1)
+        cluster.scale_sync(3)
+        cluster.wait_sync(3)
+        pids = [os.getpid(), *steps.living("c18")]
+        assert len(pids) == 7
+        assert [network_sockets(pid) for pid in pids] == [[]] * 7
+        client.options(engines=[0]).submit(listen).result(10)
+        assert sum(len(network_sockets(pid)) for pid in pids) == 1
+
+
+def listen() -> None:
+    """Open a socket that lives as long as the engine."""
+    sys.modules["listener"] = socket.create_server(("127.0.0.1", 0))  # type: ignore[assignment]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

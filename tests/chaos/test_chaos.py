@@ -39,6 +39,7 @@ def test_a_seed_is_a_plan() -> None:
         "stop nanny",
         "scale",
         "restart",
+        "interrupt",
         "cancel",
         "fetch",
         "create",
@@ -77,6 +78,8 @@ BROKEN: list[tuple[Report, str]] = [
     (report(Outcome(0, "cancelled")), "task 0: cancelled"),
     (report(Outcome(0, "EngineLost", "gone")), "task 0: EngineLost gone"),
     (report(Outcome(0, "ClusterEnded", "why")), "task 0: ClusterEnded why"),
+    (report(Outcome(0, "interrupted")), "task 0: interrupted"),
+    (report(Outcome(0, "TaskTimeout", "late")), "task 0: TaskTimeout late"),
     (report(VALUE, VALUE, RAISED), "tasks with two outcomes: [0]"),
     (report(VALUE, runs=Counter({0: 2})), "task 0 ran 2 times, 1 are allowed"),
     (report(VALUE, fetched=[Outcome(1, "raised")]), "task 1 has an outcome and never ran"),
@@ -106,7 +109,8 @@ def test_what_a_disturbance_explains_is_no_broken_promise() -> None:
         report(VALUE, RAISED),
         report(Outcome(0, "EngineLost"), performed={"kill engine"}),
         report(Outcome(0, "cancelled"), asked={0}),
+        report(Outcome(0, "interrupted"), performed={"interrupt"}),
         report(Outcome(0, "ClusterEnded"), performed={"kill broker"}),
     ]
 
-    assert [violations(PLAN, one) for one in good] == [[], [], [], []]
+    assert [violations(PLAN, one) for one in good] == [[], [], [], [], []]

@@ -248,3 +248,33 @@ def test_a_cluster_whose_scope_dies_ends_by_itself() -> None:
 
     with pytest.raises(errors.ClusterEnded, match="the process whose with-block owned it is gone"):
         Cluster.connect_sync("scoped")
+
+
+def test_a_cluster_that_is_disowned_outlives_its_scope_and_can_be_owned_by_another_process() -> None:
+    """It is then that process's end that ends it."""
+    with Cluster("handed-on", n=1) as cluster:
+        cluster.disown_sync()
+    code = """
+        from ipcluster_core import Cluster
+        Cluster.connect_sync("handed-on").own_sync()
+        print("owned", flush=True)
+        import signal; signal.pause()
+    """
+    assert cluster.status_sync().state is ClusterState.RUNNING
+    with steps.started_step(code) as step:
+        assert step.stdout is not None
+        assert step.stdout.readline() == "owned\n"
+        assert cluster.status_sync().state is ClusterState.RUNNING
+    steps.wait_until(lambda: not steps.living("handed-on"), 60)
+
+    with pytest.raises(errors.ClusterEnded, match="the process whose with-block owned it is gone"):
+        Cluster.connect_sync("handed-on")
+
+
+def test_a_cluster_that_was_taken_over_ends_with_the_block_of_whoever_owns_it_now() -> None:
+    """As if the block had made it."""
+    Cluster.create_sync("taken-over", n=0)
+    with Cluster.connect_sync("taken-over") as cluster:
+        cluster.own_sync()
+
+    assert cluster.status_sync().state is ClusterState.ENDED

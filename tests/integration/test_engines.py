@@ -120,6 +120,51 @@ def test_restarting_one_engine_frees_what_it_holds_and_keeps_its_id(tmp_path: Pa
         assert not set(client.run(os.getpid).values()) & set(after.values())
 
 
+def take_with_child(path: str, begun: str) -> None:
+    """Take a lock, have a child in a session of its own hold it too, and work for five minutes."""
+    assert take(path)
+    if os.fork() == 0:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            signal.pause()
+    Path(begun).touch()
+    time.sleep(300)
+
+
+def work_until(path: str, log: str, number: int) -> tuple[int, int]:
+    """Tell that this began, and work until a file is there."""
+    with Path(log).open("a") as file:
+        file.write(f"{number}\n")
+    steps.wait_until(Path(path).exists, 60)
+    return number, os.getpid()
+
+
+def test_restarting_one_of_four_busy_engines_costs_the_others_nothing(tmp_path: Path) -> None:
+    """Their tasks go on, each once; what the old process held, its children too, its successor has as it comes up."""
+    device, begun, done, log = (str(tmp_path / name) for name in ("device", "begun", "done", "log"))
+    with Cluster("busy", n=4) as cluster, cluster.client() as client:
+        before = client.run(os.getpid)
+        client.push({"x": 1})
+        views = {engine: client.options(engines=[engine]) for engine in range(4)}
+        lost = views[2].submit(take_with_child, device, begun)
+        beside = {engine: views[engine].submit(work_until, done, log, engine) for engine in (0, 1, 3)}
+        steps.wait_until(lambda: Path(begun).exists() and len(Path(log).read_text().split()) == 3)
+        cluster.restart_sync([2], timeout=30)
+        free = views[2].submit(take, device).result(10)
+        still = {engine: future.running() for engine, future in beside.items()}
+        Path(done).touch()
+
+        assert free
+        assert still == dict.fromkeys((0, 1, 3), True)
+        assert [future.result(10) for future in beside.values()] == [(engine, before[engine]) for engine in (0, 1, 3)]
+        assert sorted(Path(log).read_text().split()) == ["0", "1", "3"]
+        with pytest.raises(errors.EngineLost, match="it was restarted on request"):
+            lost.result(10)
+        assert [(one.id, one.incarnation) for one in cluster.status_sync().engines] == [(0, 0), (1, 0), (2, 1), (3, 0)]
+        assert client.pull("x", engines=[0, 1, 3]) == {0: 1, 1: 1, 3: 1}
+
+
 def loaded(marker: str) -> Callable[[int], int]:
     """Be what a function is unpickled with; the first time, the engine is told to stop while it is at that."""
     if not Path(marker).exists():

@@ -23,8 +23,23 @@ def test_create_twice_with_attach_gives_one_cluster() -> None:
     second = Cluster.create_sync("twice", n=1, if_exists="attach")
 
     assert second.handle == first.handle
+    assert (first.made_here, second.made_here) == (True, False)
     assert len([pid for pid in steps.living("twice") if "nanny" in _command(pid)]) == 4  # nanny, 2 parts, 1 engine
     first.teardown_sync()
+
+
+def test_a_claim_that_is_taken_again_has_a_greater_counter_in_the_list() -> None:
+    """Whoever looks before giving up a claim for somebody else passes the counter that was seen."""
+    first = Cluster.create_sync("counted", n=1, claim="run")
+    [before] = ClusterManager().list_sync()
+    second = Cluster.create_sync("counted", if_exists="attach", claim="run")
+    [after] = ClusterManager().list_sync()
+    manager = ClusterManager()
+    late = manager.teardown_sync("counted", claim="run", counter=before.counters["run"])
+
+    assert (before.counters, after.counters) == ({"run": first.claim_counter}, {"run": second.claim_counter})
+    assert late.outcome == "released"
+    assert manager.teardown_sync("counted", claim="run", counter=after.counters["run"]).outcome == "ended"
 
 
 def _command(pid: int) -> str:
@@ -251,7 +266,7 @@ def test_another_protocol_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) ->
     """Before anything else is said."""
     with Cluster("modern", n=1):
         monkeypatch.setattr("ipcluster_core.wire.VERSION", 999)
-        with pytest.raises(errors.VersionMismatch, match=r"cluster 'modern' #1 speaks protocol 2, this client 999"):
+        with pytest.raises(errors.VersionMismatch, match=r"cluster 'modern' #1 speaks protocol 3, this client 999"):
             Client.connect("modern")
 
 
@@ -261,8 +276,10 @@ def test_versions_that_do_not_fit_are_refused_with_a_table_unless_asked_otherwis
     """At connect, not by a task that crashes. Who knows better gets a warning."""
     ours = {**versions.ours(), "python": "2.7.18"}
     with Cluster("modern", n=1):
-        monkeypatch.setattr(versions, "ours", lambda: ours)
-        with pytest.raises(errors.VersionMismatch, match=r"python \*\s+3\.\d+\.\d+\s+2\.7\.18\nipcluster-core "):
+        monkeypatch.setattr(versions, "ours", lambda _packages: ours)
+        with pytest.raises(
+            errors.VersionMismatch, match=r"python \*\s+2\.7\.18\s+3\.\d+\.\d+\s+3\.\d+\.\d+\nipcluster-core "
+        ):
             Client.connect("modern")
         with Client.connect("modern", check_versions=False) as client:
             assert client.submit(abs, -1).result(10) == 1

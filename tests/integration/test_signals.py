@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import signal
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import steps
+import storm
 from ipcluster_core import Client, Cluster, EngineSpec, errors
 
 
@@ -159,37 +159,10 @@ def test_a_set_is_restarted_by_name(cluster: Cluster, client: Client) -> None:
     assert [engine for engine in before if before[engine] != after[engine]] == [2, 3]
 
 
-def work_for(seconds: float) -> str:
-    """Work; an interrupt is this task's own outcome."""
-    until = time.monotonic() + seconds
-    try:
-        while time.monotonic() < until:
-            pass
-    except KeyboardInterrupt:
-        return "interrupted"
-    return "done"
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_hundred_interrupts_at_random_moments_hit_no_wrong_task(cluster: Cluster, client: Client, seed: int) -> None:
     """As many tasks are interrupted as answers say, no engine dies, and every task has an outcome."""
-    dice = random.Random(seed)
-    futures = [client.submit(work_for, dice.uniform(0, 0.01)) for _ in range(3000)]
-    told = 0
-    for _ in range(100):
-        outcomes = cluster.interrupt_sync([dice.randrange(4)])
-        told += sum(outcome == "interrupted" for outcome in outcomes.values())
-        assert set(outcomes.values()) <= {"interrupted", "idle"}
-    outcomes_of_tasks = []
-    for future in futures:
-        try:
-            outcomes_of_tasks.append(future.result(30))
-        except KeyboardInterrupt:  # it came before or behind the part of the task that handles it
-            outcomes_of_tasks.append("interrupted")
-
-    assert outcomes_of_tasks.count("interrupted") == told > 10
-    assert outcomes_of_tasks.count("done") == 3000 - told
-    assert [engine.incarnation for engine in cluster.status_sync().engines] == [0, 0, 0, 0]
+    storm.check_interrupts(cluster, client, [0, 1, 2, 3], seed)
 
 
 def test_the_command_signals_and_interrupts(cluster: Cluster, client: Client, tmp_path: Path) -> None:

@@ -240,6 +240,22 @@ def hold(folder: str, name: str) -> str:
     return name
 
 
+def test_spread_submits_once_to_each_engine_and_its_futures_can_be_cancelled(client: Client, tmp_path: Path) -> None:
+    """What `run` waits for, for callers that want to do something else meanwhile, or to give up."""
+    assert {engine: future.result(10) for engine, future in client.spread(pow, 2, 3).items()} == {0: 8, 1: 8}
+
+    def wait(path: Path) -> None:
+        (path / str(os.getpid())).touch()
+        time.sleep(600)
+
+    futures = client.spread(wait, tmp_path, engines=[1])
+    steps.wait_until(lambda: list(tmp_path.iterdir()))
+
+    assert list(futures) == [1]
+    assert client.cancel([future.task_id for future in futures.values()]) == {futures[1].task_id: True}
+    assert futures[1].cancelled()
+
+
 def test_queued_and_running_tasks_can_be_cancelled(client: Client, tmp_path: Path) -> None:
     """A queued one never runs, a running one is interrupted; the others are not disturbed, and no engine is lost."""
     pids = client.run(os.getpid)

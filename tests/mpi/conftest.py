@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import tables
+
 HERE = Path(__file__).parent
 
 
@@ -18,3 +20,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.skip(reason="mpi4py is not installed: run nox -s openmpi mpich"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what was measured, whatever became of output while tests ran."""
+    for title, lines in tables.made.items():
+        terminalreporter.section(title)
+        terminalreporter.write("\n".join([*lines, ""]))

@@ -1,4 +1,4 @@
-"""C01, C05, C08, C31 where Prefect's own code has a part in it."""
+"""C01, C04, C05, C08, C31 where Prefect's own code has a part in it."""
 
 from __future__ import annotations
 
@@ -51,6 +51,44 @@ def test_the_cluster_of_a_flow_that_was_stopped_and_killed_ends_by_its_limit(mon
     assert time.monotonic() - start > 4
     with pytest.raises(errors.ClusterEnded, match=r"ended 20\S+Z: idle limit of 1 s reached \(by idle_timeout\)"):
         Client.connect("nightly")
+
+
+#: A step that creates; a line tells when it is about to, and one when it has.
+CREATOR = """
+    from prefect import flow
+    from prefect_ipcluster import create_cluster
+
+    @flow
+    def nightly():
+        print("begins", flush=True)
+        print(create_cluster("c04", n=3, claim="run-7"), flush=True)
+
+    nightly()
+"""
+
+#: Seconds after the start of the task at which its process is killed.
+KILLS = (0.05, 0.2, 0.4)
+
+
+def test_a_create_task_that_was_killed_and_is_tried_again_makes_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C04: three creates (not ten) are killed; each retry adopts or removes what is there; all answer."""
+    monkeypatch.setenv("PREFECT_API_URL", PREFECT_API_URL.value())
+    for moment in KILLS:
+        with steps.started_step(CREATOR) as first:
+            assert first.stdout is not None
+            assert first.stdout.readline() == "begins\n"
+            # The moment of the kill is what is tried here; there is no condition to wait for.
+            time.sleep(moment)
+        assert steps.run_step(CREATOR).split() == ["begins", "c04"]
+
+        with Client.connect("c04") as client:
+            engines = set(client.run(os.getpid).values())
+        parts = {steps.part("c04", which) for which in ("nanny", "controller", "broker")}
+        assert len(engines) == 3
+        assert set(steps.living("c04")) == engines | parts
+        assert list(steps.record_of("c04").claims) == ["run-7"]
+        assert ClusterManager().teardown_sync("c04", claim="run-7").outcome == "ended"
+        assert not steps.living("c04")
 
 
 @task(cache_policy=NO_CACHE)

@@ -68,6 +68,7 @@ def test_a_plan_takes_name_claim_and_labels_from_the_run() -> None:
         "prefect-flow": "Inner Part",
         "prefect-flow-run": plan.spec.labels["prefect-flow-run"],
         "prefect-flow-run-id": own_id,
+        "prefect-claim": f"prefect-{root_id}",
         "team": "blue",
     }
 

@@ -35,6 +35,9 @@ RUN = f"{os.getpid()}-{uuid4().hex[:8]}"
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 
+#: Names of files there and in the temporary folder that nobody but we, and the MPIs that we start, makes.
+OUR_FILES = ("ipcluster*", "sm_segment.*", "mpich_shm_*", "hydra_hwloc_xmlfile_*")
+
 #: What one event loop holds open.
 LOOP_DESCRIPTORS = Counter({"anon_inode:[eventpoll]": 1, "socket": 2})
 
@@ -115,7 +118,8 @@ def take_snapshot() -> Snapshot:
         files=frozenset(
             str(path)
             for folder in (SHARED_MEMORY, Path(tempfile.gettempdir()))
-            for path in folder.glob("ipcluster*")
+            for pattern in OUR_FILES
+            for path in folder.glob(pattern)
             if path.name.removeprefix("ipcluster-") not in foreign
         ),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor, Future
-from typing import assert_type
+from typing import Any, assert_type
 
 from ipcluster_core import (
     Client,
@@ -21,6 +21,7 @@ from ipcluster_core import (
     Store,
     TeardownReport,
     open_store,
+    send_note,
 )
 
 
@@ -56,6 +57,7 @@ def blocking() -> None:
     assert_type(Cluster.connect_sync("name"), Cluster)
     assert_type(cluster.status_sync(), ClusterStatus)
     assert_type(cluster.wait_sync(4, timeout=60), int)
+    assert_type(cluster.logs_sync("solver"), dict[str, str])
     assert_type(cluster.teardown_sync(), TeardownReport)
     assert_type(cluster.executor(), Executor)
     manager = ClusterManager(open_store())
@@ -76,5 +78,14 @@ def working() -> None:
         assert_type(client.run(length, "text"), dict[int, int])
         assert_type(client.options(retries=2, engines=[0]), Client)
         assert_type(client.put([1, 2]), Ref[list[int]])
+        assert_type(client.push({"x": 1}, engines="solver"), list[int])
+        assert_type(client.pull(["x", "y"], engines=[0]), dict[int, Any])
         with client.stream_output(lambda engine, line: (engine + 1, line.upper())) as stream:
             assert_type(stream.flush(timeout=1.0), bool)
+
+
+def notes(client: Client) -> None:
+    """Hear what tasks tell."""
+    told: list[str] = []
+    assert_type(client.options(on_note=told.append).submit(length, "text").result(), int)
+    assert_type(send_note({"done": 0.5}), bool)

@@ -57,6 +57,18 @@ def test_who_wants_it_is_let_in_with_a_warning(door: Admission) -> None:
         door.check({**old, "protocol": 99})
 
 
+def test_an_engine_that_is_let_in_is_in_the_table_of_the_next_client(
+    door: Admission, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And what does not agree is in the log, when it is let in all the same."""
+    odd = {**versions.ours(), "python": "3.99.1"}
+    door.check({**HELLO, "role": "engine", "engine": 3, "versions": odd, "unchecked": True})
+    with pytest.raises(errors.VersionMismatch, match=r"python \* +2\.7 .* 3\.99\.1\n"):
+        door.check({**HELLO, "versions": {**versions.ours(), "python": "2.7"}})
+
+    assert caplog.records[0].getMessage().startswith("engine 3: the versions of cluster 'c' #1 and of this engine")
+
+
 def test_refusals_are_counted_and_logged_once_in_a_while(door: Admission, caplog: pytest.LogCaptureFixture) -> None:
     """Somebody who tries for ever fills no disk."""
     clock = FakeClock(100.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ipcluster_core import delivery as module
 from ipcluster_core import wire
 from ipcluster_core.delivery import Delivery, lost_results
 from ipcluster_core.segments import Pool, Reader
@@ -128,3 +129,31 @@ def test_shared_memory_is_freed_when_nobody_will_read_it(sent: Sent, tmp_path: P
     pool.release(first)
     pool.close()
     delivery._reader.close()
+
+
+def test_what_tasks_tell_is_bounded_for_a_client_that_does_not_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It gets further notes once it has taken those that wait; the log tells it once. One that is gone gets none."""
+    monkeypatch.setattr(module, "_MOST_NOTES_BYTES", 10)
+    passed: list[bytes] = []
+    behind = True
+    delivery = Delivery(
+        lambda _, frames: passed.append(bytes(wire.Note.decode(frames).body)),
+        Reader(str(tmp_path)),
+        100.0,
+        lambda _: behind,
+    )
+    delivery.join("a", 1)
+    for number in range(9):
+        delivery.pass_on(("a", number), b"%d234" % number)
+    behind = False
+    delivery.pass_on(("a", 9), b"last")
+    delivery.pass_on(None, b"none")
+    delivery.leave("a")
+    delivery.pass_on(("a", 9), b"none")
+
+    assert passed == [b"0234", b"1234", b"2234", b"last"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "client a does not take what its tasks tell; further notes are dropped"
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from ipcluster_core.incarnation import (
     find_record,
     forget,
     log_path,
+    make_folder,
     older_log,
     read_record,
     require_here,
@@ -316,6 +318,21 @@ def log(tmp_path: Path) -> Path:
     path = Path(log_path(str(tmp_path), "engine-3"))
     path.write_text("".join(f"line {n}\n" for n in range(30)))
     return path
+
+
+def test_a_folder_is_private_and_leaves_what_is_around_it_as_it_is(store: Store, tmp_path: Path) -> None:
+    """The folder for temporary files, for example, stays everybody's; what had to be made is private too."""
+    shared = tmp_path / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    make_folder(store, RECORD.tag, str(shared / "ipcluster-c0ffee"))
+    make_folder(store, RECORD.tag, str(tmp_path / "made" / "c0ffee"))
+
+    modes = [
+        stat.S_IMODE((tmp_path / path).stat().st_mode)
+        for path in ("tmp", "tmp/ipcluster-c0ffee", "made", "made/c0ffee")
+    ]
+    assert modes == [0o1777, 0o700, 0o700, 0o700]
 
 
 def test_a_log_is_named_by_its_part(tmp_path: Path) -> None:

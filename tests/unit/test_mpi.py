@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ipcluster_core import ClusterSpec, EngineSpec
-from ipcluster_core.mpi import command, environment, find_mpiexec, rank_of
+from ipcluster_core.mpi import command, environment, find_mpiexec, mark_of, rank_of
 
 
 def program(path: Path) -> str:
@@ -77,3 +77,11 @@ def test_what_is_for_mpi_sets_is_refused_for_others() -> None:
     with pytest.raises(ValueError, match="adapt is for processes"):
         ClusterSpec(engines={"default": EngineSpec(n=2, kind="mpi")}, adapt=(1, 2))
     assert EngineSpec(n=2, kind="mpi", mpi_args=["-quiet"]).mpi_args == ["-quiet"]
+
+
+def test_the_mark_of_a_set_is_that_of_one_cluster_and_one_life() -> None:
+    """Whoever ends what carries it ends nothing else of the user's."""
+    marks = {mark_of(tag, first, life) for tag in ("a/1/x", "a/2/y") for first in (0, 4) for life in (0, 1)}
+
+    assert len(marks) == 8
+    assert mark_of("waves/3/5eed", 4, 1) == "waves/3/5eed/4/1"

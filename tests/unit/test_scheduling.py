@@ -604,3 +604,15 @@ def test_what_a_lost_rank_had_not_begun_is_lost_too() -> None:
     assert [lost.work.base for lost in scheduler.engine_lost(1, {}, all_begun=True)] == [0]
     assert [lost.work.base for lost in scheduler.engine_lost(2, {}, all_begun=True)] == [10]
     assert scheduler.load.queued == 1
+
+
+def test_a_task_is_known_by_its_place_in_a_chunk_while_an_engine_has_it() -> None:
+    """Not when there is no such place, or the chunk is over."""
+    scheduler = make(0)
+    scheduler.submit(Work("client", 7, 1, "f"))
+    (made,) = scheduler.assign()
+    known = [scheduler.task_at(*place) for place in [(0, made.chunk, 0), (0, made.chunk, 1), (0, 99, 0), (9, 0, 0)]]
+    finish(scheduler, [made])
+
+    assert known == [("client", 7), None, None, None]
+    assert scheduler.task_at(0, made.chunk, 0) is None

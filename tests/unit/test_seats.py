@@ -24,6 +24,13 @@ def test_partners_are_known_as_engines_while_they_are_seated(seats: Seats) -> No
     assert (seats.engine_of(12), sorted(seats)) == (None, [0, 1])
 
 
+def test_an_engine_that_holds_tasks_is_silent_since_it_was_heard_of(seats: Seats) -> None:
+    """Those that hold none have nothing to say."""
+    seats[1].silent_since = 10.0
+
+    assert seats.silent(52.5) == {"1": 42.5}
+
+
 def test_all_that_are_up_can_be_given_work_unless_they_are_leaving(seats: Seats) -> None:
     """Ranks too."""
     assert seats.answer(None, ()) == {"engines": [0, 1, 2]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from ipcluster_core import segments
 from ipcluster_core.segments import SEGMENT_BYTES, Copies, Pool, Reader, folder_of, is_reference, remove
 
 
@@ -66,6 +68,25 @@ def test_a_released_segment_is_used_again(folder: Path) -> None:
     assert bytes(reader.load(third, release=True)[0][:1]) == b"c"
     assert len(list(folder.iterdir())) == 2
     reader.release(fourth)
+    pool.close()
+    reader.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_very_large_segment_gives_its_memory_back_when_it_is_freed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although writer and reader have it mapped; the next one is a new one, and the old one's file goes."""
+    monkeypatch.setattr(segments, "_LARGEST_KEPT_BYTES", SEGMENT_BYTES)
+    pool, reader = Pool(str(folder), "e0"), Reader(str(folder))
+    for round_ in range(2):
+        (reference,) = pool.share([memoryview(bytes((round_,)) * (SEGMENT_BYTES + 1))])
+        (path,) = folder.iterdir()
+        before = path.stat().st_blocks
+        (copy,) = reader.load([reference], release=True)
+
+        assert bytes(copy) == bytes((round_,)) * (SEGMENT_BYTES + 1)
+        assert path.stat().st_blocks * 512 <= mmap.PAGESIZE < before * 512
     pool.close()
     reader.close()
     assert list(folder.iterdir()) == []

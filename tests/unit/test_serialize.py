@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import steps
-from ipcluster_core import errors
+from ipcluster_core import errors, serialize
 from ipcluster_core.serialize import (
     LARGE_BYTES,
     dump,
@@ -277,6 +277,25 @@ def test_cloudpickle_is_left_as_it_was(project: ModuleType) -> None:
         cloudpickle.unregister_pickle_by_value(sys.modules["project_part"])
 
     assert left == {"project_part"}
+
+
+def test_modules_that_are_not_the_projects_are_looked_at_once(
+    project: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A workflow engine has thousands of them, and a map sends hundreds of chunks; those of the project may change."""
+    looked: list[str] = []
+    judge = serialize._is_project_module
+
+    def counting(name: str, module: ModuleType | None) -> bool:
+        looked.append(name)
+        return judge(name, module)
+
+    serialize.dump(lambda: None, [])
+    monkeypatch.setattr(serialize, "_is_project_module", counting)
+    serialize.dump(lambda: None, [])
+
+    assert project.__name__ in looked
+    assert not {"os", "cloudpickle", "ipcluster_core.errors"}.intersection(looked)
 
 
 def test_plain_values_and_installed_functions_do_not_load_cloudpickle() -> None:

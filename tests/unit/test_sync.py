@@ -184,6 +184,7 @@ def test_twins_work_after_a_fork_in_child_and_parent() -> None:
         from ipcluster_core._sync import run, stop
 
         warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # of Python 3.12 and newer
 
         async def double(n):
             return 2 * n
@@ -200,7 +201,7 @@ def test_twins_work_after_a_fork_in_child_and_parent() -> None:
         stop()
     """
     with steps.started_step(code) as process:
-        output, error = process.communicate(timeout=10)
+        output, error = process.communicate(timeout=60)
 
     assert output == "42 8 10\n"
     assert error == ""

@@ -6,7 +6,7 @@ import pytest
 
 from ipcluster_core.errors import ClusterError
 from ipcluster_core.lifecycle import ClusterLife
-from ipcluster_core.targets import choose
+from ipcluster_core.targets import choose, log_parts
 
 
 @pytest.fixture
@@ -38,3 +38,27 @@ def test_an_unknown_set_is_refused_with_those_that_there_are(life: ClusterLife) 
     """By name."""
     with pytest.raises(ClusterError, match=r"has no engine set 'sover'; it has: default, none, solver"):
         choose(life, "sover", "cluster 'c' #1")
+
+
+@pytest.mark.parametrize(
+    ("engines", "parts"),
+    [
+        (None, ["nanny", "controller", "broker", "mpiexec-1", "engine-0", "engine-1", "engine-2"]),
+        ("solver", ["mpiexec-1", "engine-1", "engine-2"]),
+        ("default", ["engine-0"]),
+        ([2, 7], ["engine-2", "engine-7"]),
+        ([], []),
+    ],
+)
+def test_logs_are_of_all_parts_or_of_engines(engines: str | list[int] | None, parts: list[str]) -> None:
+    """A set's with its mpiexec; and of an engine that is gone."""
+    life = ClusterLife({"default": 1, "solver": 2}, 3, units=frozenset({"solver"}))
+    list(life.begin(0.0))
+
+    assert log_parts(life, engines, "cluster 'c' #1") == parts
+
+
+def test_logs_of_an_unknown_set_are_refused(life: ClusterLife) -> None:
+    """As its engines are."""
+    with pytest.raises(ClusterError, match="has no engine set 'sover'"):
+        log_parts(life, "sover", "cluster 'c' #1")

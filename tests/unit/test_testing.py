@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipcluster_core import Client, Cluster, ClusterManager, ClusterState, errors, open_store
+from ipcluster_core import Client, Cluster, ClusterManager, ClusterState, EngineSpec, errors, open_store
 from ipcluster_core.launchers import REGISTERED
 from ipcluster_core.testing import FakeClock, StubLauncher, memory_store
 
@@ -55,6 +55,34 @@ def test_the_stubs_engines_are_recycled_and_follow_the_load() -> None:
 
     assert kinds[:3] == ["created", "running", "adapted"]
     assert kinds.count("engine recycled") >= 2
+
+
+def test_the_stubs_engines_keep_values_until_they_are_restarted() -> None:
+    """Each its own, although they are threads of one process."""
+    with StubLauncher.installed(), memory_store() as store:
+        cluster = Cluster.create_sync("stub", n=2, store=store)
+        with cluster.client() as client:
+            client.push({"x": 1}, engines=[0])
+            client.push({"x": 2}, engines=[1])
+            assert client.pull("x") == {0: 1, 1: 2}
+            cluster.restart_sync([0])
+            with pytest.raises(errors.StateLost, match="engine 0 was started anew"):
+                client.pull("x", engines=[0], timeout=10)
+            assert client.pull("x", engines=[1]) == {1: 2}
+
+
+def test_an_mpi_set_of_the_stub_is_a_unit_of_threads() -> None:
+    """Named, run, restarted and sized as with an MPI, without one."""
+    sets = {"default": EngineSpec(n=1), "solver": EngineSpec(n=3, kind="mpi")}
+    with StubLauncher.installed(), memory_store() as store:
+        cluster = Cluster.create_sync("stub", engines=sets, store=store)
+        with cluster.client() as client:
+            assert client.run(abs, -1, engines="solver") == {1: 1, 2: 1, 3: 1}
+            cluster.restart_sync([2])
+            assert [engine.incarnation for engine in cluster.status_sync().engines] == [0, 1, 1, 1]
+            cluster.scale_sync(2, engines="solver")
+            cluster.wait_sync(3)
+            assert len(client.run(abs, -1, engines="solver", timeout=10)) == 2
 
 
 def test_leaving_the_stub_ends_what_runs_and_restores_the_launcher() -> None:

@@ -41,12 +41,33 @@ def test_what_does_not_is_refused_with_a_table(name: str, version: str) -> None:
     lines = str(caught.value).splitlines()
 
     assert lines[0] == "the versions of cluster 'c' #1 and of this engine do not agree (marked *):"
-    assert [line.split() for line in lines if "*" in line][1:] == [[name, "*", HERE.get(name, "missing"), version]]
-    assert lines[1].split() == ["cluster", "engine"]
+    assert [line.split() for line in lines if "*" in line][1:] == [[name, "*", version, HERE.get(name, "missing")]]
+    assert lines[1].split() == ["engine", "controller"]
     assert lines[-1].startswith("use the same on both sides")
+
+
+def test_packages_that_are_named_are_compared_down_to_their_second_number() -> None:
+    """Whatever their names; what is not installed is said to be missing."""
+    found = versions.ours(["pytest", "no-such-package"])
+    here = {**HERE, "numpy": "2.1.3"}
+    versions.check("cluster 'c' #1", "client", here, {**here, "numpy": "2.1.0"})
+
+    assert (found["pytest"], found["no-such-package"]) == (pytest.__version__, "missing")
+    assert found.items() > versions.ours().items()
+
+
+def test_the_table_shows_engines_to_a_client() -> None:
+    """All that are up, each version once."""
+    engines = [{**HERE, "python": "3.12.5"}, HERE, HERE]
+    with pytest.raises(errors.VersionMismatch) as caught:
+        versions.check("cluster 'c' #1", "client", HERE, {**HERE, "python": "3.13.0"}, engines)
+    lines = str(caught.value).splitlines()
+
+    assert lines[1].split() == ["client", "controller", "engines"]
+    assert lines[2].split() == ["python", "*", "3.13.0", "3.12.4", "3.12.4,", "3.12.5"]
 
 
 def test_one_that_says_nothing_is_refused() -> None:
     """It is of a time before versions were told."""
-    with pytest.raises(errors.VersionMismatch, match=r"python \*\s+3\.12\.4\s+missing"):
+    with pytest.raises(errors.VersionMismatch, match=r"python \*\s+missing\s+3\.12\.4"):
         versions.check("cluster 'c' #1", "client", HERE, {})

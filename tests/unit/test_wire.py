@@ -20,13 +20,14 @@ from ipcluster_core.wire import (
     Done,
     Function,
     Kind,
+    Note,
     Notice,
     Results,
     Submit,
 )
 
 KEY = bytes(range(16))
-Message = Notice | Function | Submit | Chunk | Done | Results | Cancel | Cancelled
+Message = Notice | Function | Submit | Chunk | Done | Note | Results | Cancel | Cancelled
 
 MESSAGES: dict[str, Message] = {
     "hello": Notice(Kind.HELLO, {"role": "engine", "engine": 3, "name": "Zoë"}),
@@ -37,6 +38,7 @@ MESSAGES: dict[str, Message] = {
     "chunk with buffers": Chunk(2**32 - 1, 7, 1, KEY, wire.lengths([b"ab"]), b"ab", b"function", [b"large"]),
     "done of two": Done(5, 1, 2, 10**12, wire.lengths([b"ab", b""]), b"\0\1", b"ab"),
     "done with buffers": Done(5, 1, 1, 0, wire.lengths([b"ab"]), b"\0", b"ab", [b"large"]),
+    "note": Note(5, 1, b"pickle"),
     "results of two": Results(7, 2, wire.lengths([b"ab", b""]), b"\0\3", b"ab"),
     "results with buffers": Results(7, 1, wire.lengths([b"ab"]), b"\0", b"ab", [b"large"]),
     "cancel": Cancel(2**40),

@@ -13,7 +13,7 @@ from concurrent.futures import as_completed
 
 import pytest
 
-from ipcluster_core import Client, Cluster, ClusterHandle, ClusterManager, ClusterSpec, EngineSpec, errors
+from ipcluster_core import Client, Cluster, ClusterHandle, ClusterManager, ClusterSpec, EngineSpec, errors, namespace
 from ipcluster_core.testing import StubLauncher, memory_store
 
 
@@ -99,6 +99,17 @@ def test_send_a_large_value_once() -> None:
     with Cluster("sharing", n=2) as cluster, cluster.client() as client:
         table = client.put({"north": 1.5, "south": 2.5})
         assert list(client.map(dict.get, [table] * 3, ["north", "south", "east"])) == [1.5, 2.5, None]
+
+
+def test_keep_values_on_engines() -> None:
+    """By name, for tasks and steps that come later; they are gone when the engine is started anew, and that is said."""
+    with Cluster("keeping", n=2) as cluster, cluster.client() as client:
+        client.push({"grid": [1, 2]})
+        client.run(lambda: namespace()["grid"].append(3))
+        assert client.pull("grid") == {0: [1, 2, 3], 1: [1, 2, 3]}
+        cluster.restart_sync([1])
+        with pytest.raises(errors.StateLost, match="engine 1 was started anew"):
+            client.pull("grid", engines=[1])
 
 
 def test_restart_an_engine() -> None:

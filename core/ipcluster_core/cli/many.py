@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from .. import errors
-from .output import Exit, say, table
+from .output import Exit, complain, say, table
 
 if TYPE_CHECKING:
     from ..manager import ClusterManager
@@ -57,15 +57,8 @@ def teardown(options: argparse.Namespace) -> int:
 def _teardown_one(options: argparse.Namespace, name: str) -> Exit:
     try:
         report = manager(options).teardown_sync(name, claim=options.claim, force=options.force, timeout=options.timeout)
-    except errors.ClusterNotFound as error:
-        say(str(error))
-        return Exit.NOT_FOUND
-    except errors.ClusterInUse as error:
-        say(str(error))
-        return Exit.IN_USE
-    except errors.ClusterError as error:
-        say(str(error))
-        return Exit.FAILED
+    except errors.ClusterError as error:  # the others are to be ended all the same
+        return complain(error)
     plain = report.outcome == "ended" and not report.cured
     print(f"{name}: {report.outcome}" + ("" if plain else f" ({report.message})"))
     for left in report.leftovers:

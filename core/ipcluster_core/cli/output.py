@@ -6,7 +6,9 @@ import enum
 import sys
 from collections.abc import Sequence
 
-__all__ = ["Exit", "progress", "readable", "say", "table"]
+from .. import errors
+
+__all__ = ["Exit", "complain", "progress", "say", "table"]
 
 
 class Exit(enum.IntEnum):
@@ -32,7 +34,25 @@ def progress(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def readable(error: ValueError) -> str:
+def complain(error: Exception) -> Exit:
+    """Say what went wrong; return the exit code for it."""
+    match error:
+        case errors.ClusterNotFound():
+            code = Exit.NOT_FOUND
+        case errors.ClusterInUse():
+            code = Exit.IN_USE
+        case ValueError():
+            code = Exit.USAGE
+        case _:
+            code = Exit.FAILED
+    if isinstance(error, ValueError):
+        say(_readable(error))
+    else:
+        say(str(error) if isinstance(error, errors.ClusterError) else f"{type(error).__name__}: {error}")
+    return code
+
+
+def _readable(error: ValueError) -> str:
     """Return a model's complaints without the model library's own words around them."""
     details = getattr(error, "errors", None)
     if details is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .. import errors
 from . import many, single
-from .output import Exit, readable, say
+from .output import Exit, complain, say
 
 __all__ = ["main"]
 
@@ -27,26 +27,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(given)
     options.command = command
     try:
-        return int(options.verb(options))
-    except KeyboardInterrupt:
-        say("interrupted")
-        return Exit.INTERRUPTED
-    except errors.ClusterNotFound as error:
-        say(str(error))
-        return Exit.NOT_FOUND
-    except errors.ClusterInUse as error:
-        say(str(error))
-        return Exit.IN_USE
-    except ValueError as error:
-        say(readable(error))
-        return Exit.USAGE
+        try:
+            return int(options.verb(options))
+        except KeyboardInterrupt:
+            # Pressed again, it gets that no sooner, but with the right exit code.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt:  # pressed again before that
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     except BrokenPipeError:
         # Whoever read the output has gone; nothing more can be said to them.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     except Exception as error:  # noqa: BLE001 - the top: a user of the command gets a message, whatever it is
-        say(str(error) if isinstance(error, errors.ClusterError) else f"{type(error).__name__}: {error}")
-        return Exit.FAILED
+        return complain(error)
+    say("interrupted")
+    return Exit.INTERRUPTED
 
 
 # kinds of values
@@ -129,6 +124,7 @@ _CREATE = (
     _arg("--env", action="append", type=_pair, default=[], metavar="KEY=VALUE", help="set for the engines"),
     _arg("--cwd", help="engines' working folder (default: this one)"),
     _arg("--preload", action="append", default=[], metavar="MODULE", help="import before forking engines"),
+    _arg("--package", action="append", default=[], metavar="NAME", help="its version must be the same everywhere"),
     _arg("--python", metavar="PATH", help="interpreter (default: this one's)"),
     _arg("--backend", default="native"),
     _arg("--launcher", default="local"),
@@ -173,8 +169,7 @@ _RUN = (
 )
 
 _LOGS = (
-    _NAME,
-    _ENGINES,
+    *_ENGINES_OR_SET,
     _arg("--tail", type=int, default=100, metavar="LINES"),
     _arg("-f", "--follow", action="store_true", help="go on until the cluster ends (on its own host)"),
 )

@@ -80,6 +80,7 @@ def _fields(options: argparse.Namespace) -> dict[str, Any]:
         "env": dict(options.env),
         "cwd": options.cwd,
         "preload": options.preload,
+        "packages": options.package,
         "python": options.python,
     }
     for field in ("keep_results", "max_tasks", "max_memory_bytes", "max_restarts", "adapt"):
@@ -161,8 +162,8 @@ def status(options: argparse.Namespace) -> int:
                 if limit == "idle_timeout"
                 else f"ends in {seconds:.0f} s by {limit}"
             )
-        rows = [("ENGINE", "SET", "STATE", "PID", "TASKS")]
-        rows += [(str(e.id), e.set, e.state, str(e.pid or ""), str(e.tasks)) for e in found.engines]
+        rows = [("ENGINE", "SET", "STATE", "PID", "TASKS", "NOTE")]
+        rows += [(str(e.id), e.set, e.state, str(e.pid or ""), str(e.tasks), e.note) for e in found.engines]
         table(rows)
     return Exit.OK
 
@@ -285,24 +286,24 @@ def run(options: argparse.Namespace) -> int:
 
 def logs(options: argparse.Namespace) -> int:
     """Show what the parts of a cluster wrote."""
+    engines = _engines(options)
     cluster = _connect(options)
     if options.follow:
-        for part, line in _follow(options):
+        for part, line in _follow(options, None if engines is None else set(cluster.logs_sync(engines, tail=0))):
             print(f"[{part}] {line}", flush=True)
         return Exit.OK
-    for part, text in cluster.logs_sync(options.engine, tail=options.tail).items():
+    for part, text in cluster.logs_sync(engines, tail=options.tail).items():
         for line in text.splitlines():
             print(f"[{part}] {line}")
     return Exit.OK
 
 
-def _follow(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield the last lines of a cluster's logs, and new ones until its folder is gone."""
+def _follow(options: argparse.Namespace, wanted: set[str] | None) -> Iterator[tuple[str, str]]:
+    """Yield the last lines of the logs of the wanted parts, or all, and new ones until the cluster's folder is gone."""
     from ..incarnation import resolve
     from ..logs import LogFollower
 
     _, record = resolve(options.name, options.store)
-    wanted = None if options.engine is None else {f"engine-{engine}" for engine in options.engine}
     followed: dict[str, LogFollower] = {}
     tail: int | None = options.tail
     with suppress(FileNotFoundError):

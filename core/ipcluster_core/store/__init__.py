@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import os
 
-from ..errors import StoreError
+from .. import plugins
+from ..errors import ClusterError, StoreError
 from .base import KINDS, Document, Kind, Store
 
 __all__ = ["KINDS", "Document", "Kind", "Store", "open_store"]
+
+
+#: Kinds that are ours; all others are plug-ins.
+_OWN = frozenset({"file", "memory"})
+
+_EXAMPLES = "file:/some/folder or memory:some-name"
 
 
 def _default_url() -> str:
@@ -25,7 +32,8 @@ def open_store(url: str | None = None) -> Store:
     Parameters
     ----------
     url
-        ``file:/absolute/folder`` (``~`` is expanded), or ``memory:name`` for one that lives in this process only.
+        ``file:/absolute/folder`` (``~`` is expanded), ``memory:name`` for one that lives in this process only, or
+        what begins with the name of an installed store, such as ``prefect:``.
         Default: the environment variable ``IPCLUSTER_STORE``, else ``ipcluster`` in the per-user state folder.
 
     Returns
@@ -36,7 +44,7 @@ def open_store(url: str | None = None) -> Store:
     Raises
     ------
     StoreError
-        The URL is of no known kind.
+        The URL is of no known kind, or a store of that kind cannot be loaded.
     """
     url = url or os.environ.get("IPCLUSTER_STORE") or _default_url()
     scheme, _, rest = url.partition(":")
@@ -49,4 +57,12 @@ def open_store(url: str | None = None) -> Store:
         from .memory import MemoryStore
 
         return MemoryStore.named(rest)
-    raise StoreError(f"no store for {url!r}: use file:/some/folder or memory:some-name")
+    if scheme in _OWN:
+        raise StoreError(f"no store for {url!r}: use {_EXAMPLES}")
+    try:
+        opened: Store = plugins.load("store", scheme, {})(url)
+    except StoreError:
+        raise
+    except ClusterError as error:
+        raise StoreError(f"no store for {url!r}: use {_EXAMPLES}, or install one for it ({error})") from error
+    return opened

@@ -234,6 +234,21 @@ def restart(run: Run) -> Values:
     return {"wall": wall}
 
 
+def restart_busy(run: Run) -> Values:
+    """Replace one engine while all are at work, until it gives a result; and count the tasks that this costs."""
+    folder = run.peer.meeting()
+    handles = [run.peer.submit(tasks.stall, folder) for _ in range(run.peer.n)]
+    tasks.wait_for(lambda: len(os.listdir(folder)) >= len(handles), "all engines at work")
+    start = time.perf_counter()
+    run.peer.restart(run.pids[0])
+    # All others are at work, or have been restarted too.
+    pid = run.peer.result(run.peer.submit(os.getpid))
+    wall = time.perf_counter() - start
+    _expect(pid == run.pids[0], expected=False)
+    working = [pid for pid in run.pids[1:] if os.path.exists(f"/proc/{pid}")]
+    return {"wall": wall, "others_lost": float(run.peer.n - 1 - len(working))}
+
+
 def kill(run: Run) -> Values:
     """Kill an engine at work: seconds until its future fails, and whether there is a pool after it."""
     folder = run.peer.meeting()
@@ -318,6 +333,7 @@ FIGURES: dict[str, Callable[[Run], Values]] = {
     "broadcast": broadcast,
     "pull": pull,
     "restart": restart,
+    "restart_busy": restart_busy,
     "add": add,
     "kill": kill,
     "teardown": teardown,

@@ -160,6 +160,8 @@ MEASURES = (
         _floors("ipyparallel 1:40, dask 1:8"),
         guide=(0.15, 0.015),
     ),
+    Measure("restart_busy", "wall", "restart of one engine, all at work", "s", _floors("ipyparallel 1:40")),
+    Measure("restart_busy", "others_lost", "other engines that this costs", "#"),
     Measure(
         "teardown",
         "gone",

@@ -35,6 +35,7 @@ _KINDS = (
     Kind("tasks", ("trip", "submits", "map", "uneven")),
     Kind("data", ("broadcast", "pull")),
     Kind("resize", ("restart", "add")),
+    Kind("busy", ("restart_busy",)),
     Kind("death", ("kill",)),
     Kind("imports", ("imports",), only=OURS),
 )

@@ -18,7 +18,7 @@ Summary = Mapping[str, Mapping[str, "float | str"]]
 FOOTNOTE = "medians of all passes, round trips the least; CPU is that of all processes of a session"
 
 #: Units of which ours against theirs says nothing.
-NO_RATIO = frozenset({"yes", "%"})
+NO_RATIO = frozenset({"yes", "%", "#"})
 
 _MARKS = {True: "*", False: "!!", None: ""}
 _WORDS = {True: "met", False: "NOT MET", None: "not judged"}
@@ -120,6 +120,8 @@ def show(value: float | str, measure: Measure) -> str:
             return f"{100 * value:.0f} %"
         case "x":
             return f"{value:.2f}"
+        case "#":
+            return f"{value:.0f}"
         case "yes":
             return "yes" if value >= 0.5 else "no"
         case unit:

@@ -70,6 +70,10 @@ def _explained(task: TaskPlan, outcome: Outcome, plan: Plan, report: Report) -> 
             return (outcome.kind == "raised") == (task.how == "raise")
         case "cancelled":
             return task.number in report.asked
+        case "interrupted":
+            return "interrupt" in report.performed
+        case "TaskTimeout":
+            return task.limit is not None
         case "EngineLost":
             return bool(report.performed & LOSING)
         case kind if kind in _OVER:

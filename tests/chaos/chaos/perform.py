@@ -304,6 +304,8 @@ class _Round:
         cluster = Cluster.connect_sync(self.plan.name)
         if action.name == "scale":
             cluster.scale_sync(action.n)
+        elif action.name == "interrupt":
+            cluster.interrupt_sync()
         else:
             cluster.restart_sync(timeout=PATIENCE - 10)
 

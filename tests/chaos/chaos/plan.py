@@ -12,7 +12,7 @@ from typing import Literal
 
 __all__ = ["FATAL", "LOSING", "WINDOW", "Action", "Plan", "TaskPlan", "make_plan"]
 
-How = Literal["value", "raise", "large"]
+How = Literal["value", "raise", "large", "put"]
 
 #: Seconds within which submits and disturbances happen, from the moment at which the cluster runs.
 WINDOW = 1.2
@@ -40,6 +40,8 @@ class TaskPlan:
     seconds: float
     how: How
     retries: int
+    #: Seconds after which it is interrupted, if it has a limit.
+    limit: float | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Plan:
 
     def __str__(self) -> str:
         last = max((task.at for task in self.tasks), default=0.0)
-        kinds = {how: sum(task.how == how for task in self.tasks) for how in ("value", "raise", "large")}
+        kinds = {how: sum(task.how == how for task in self.tasks) for how in ("value", "raise", "large", "put")}
         lines = [
             f"seed {self.seed}: {self.create} create of {self.n} engines {dict(self.spec) or ''}".rstrip(),
             f"  {len(self.tasks)} tasks until {last:.2f} s: {kinds}, {len(self.tasks_of(1))} by a second process",
@@ -139,22 +141,24 @@ def _tasks(rng: random.Random) -> tuple[TaskPlan, ...]:
     second = rng.random() < 0.4
     bursts = [0.0, *(rng.uniform(0.0, WINDOW) for _ in range(rng.randint(0, 3)))]
     retries = rng.choice((0, 0, 1, 2))
+    limit = rng.choice((None, None, None, longest / 2))
     found = []
     for number in range(count):
         draw = rng.random()
         how: How = "raise" if draw < raising else "value"
         if count < 100 and draw > 1 - large:
-            how = "large"
+            how = "large" if number % 3 else "put"
         client = int(second and number % 2)
         seconds = 0.0 if rng.random() < 0.3 else rng.uniform(0.0, longest)
-        found.append(TaskPlan(number, client, rng.choice(bursts), seconds, how, retries))
+        found.append(TaskPlan(number, client, rng.choice(bursts), seconds, how, retries, limit))
     return tuple(found)
 
 
 def _action(rng: random.Random, tasks: tuple[TaskPlan, ...]) -> Action:
     at = rng.uniform(0.0, WINDOW)
     some = tuple(sorted(rng.sample(range(len(tasks)), min(len(tasks), rng.randint(1, 8)))))
-    verb = rng.choice(("kill", "kill", "kill", "stop", "scale", "scale", "restart", "cancel", "fetch", "end", "create"))
+    mild = ("scale", "scale", "restart", "cancel", "fetch", "interrupt", "end", "create")
+    verb = rng.choice(("kill", "kill", "kill", "stop", *mild))
     match verb:
         case "kill":
             part = rng.choice(("engine", "engine", "engine", "broker", "controller", "nanny", "client", "all"))
@@ -171,4 +175,4 @@ def _action(rng: random.Random, tasks: tuple[TaskPlan, ...]) -> Action:
         case "create":
             return Action(at, "create", modes=tuple(rng.choices(("attach", "replace", "fail"), k=rng.randint(2, 3))))
         case _:
-            return Action(at, "restart")
+            return Action(at, verb)

@@ -25,7 +25,7 @@ class Outcome:
     """How a task came out, as plain data."""
 
     number: int
-    #: "value", "wrong", "raised", "cancelled", "hang", or the name of an error of ours.
+    #: "value", "wrong", "raised", "interrupted", "cancelled", "hang", or the name of an error of ours.
     kind: str
     text: str = ""
 
@@ -37,18 +37,23 @@ def work(log: str, number: int, seconds: float, how: str, block: Any) -> Any:  #
     time.sleep(seconds)
     if how == "raise":
         raise ValueError(f"task {number}")
-    if how == "large":
+    if block is not None:
         view = memoryview(block)
-        whole = len(view) == LARGE_BYTES and view[0] == view[-1] == number % 256
-        return pickle.PickleBuffer(bytes((number * number % 251,)) * LARGE_BYTES if whole else b"damaged argument")
+        if len(view) != LARGE_BYTES or not view[0] == view[-1] == number % 256:
+            return b"damaged argument"
+    if how == "large":
+        return pickle.PickleBuffer(bytes((number * number % 251,)) * LARGE_BYTES)
     return number * number
 
 
 def submit(client: Client, log: str, task: TaskPlan) -> concurrent.futures.Future[Any]:
     """Submit a task; a cluster that is over already is the outcome of its future."""
-    block = pickle.PickleBuffer(bytes((task.number % 256,)) * LARGE_BYTES) if task.how == "large" else None
-    chosen = client.options(retries=task.retries)
+    large = task.how in ("large", "put")
+    block: Any = pickle.PickleBuffer(bytes((task.number % 256,)) * LARGE_BYTES) if large else None
+    chosen = client.options(retries=task.retries, timeout=task.limit)
     try:
+        if task.how == "put":
+            block = client.put(block)
         return chosen.submit(work, log, task.number, task.seconds, task.how, block)
     except errors.ClusterError as error:
         failed: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -66,6 +71,8 @@ def outcome_of(future: concurrent.futures.Future[Any], task: TaskPlan) -> Outcom
     if error is None:
         right = _is_right(future.result(), task)
         return Outcome(task.number, "value" if right else "wrong", "" if right else f"{future.result()!r:.100}")
+    if isinstance(error, KeyboardInterrupt):
+        return Outcome(task.number, "interrupted")
     if isinstance(error, errors.ClusterError):
         return Outcome(task.number, type(error).__name__, str(error))
     right = task.how == "raise" and type(error) is ValueError and str(error) == f"task {task.number}"
@@ -75,7 +82,7 @@ def outcome_of(future: concurrent.futures.Future[Any], task: TaskPlan) -> Outcom
 def _is_right(value: Any, task: TaskPlan) -> bool:  # noqa: ANN401 - whatever came
     if task.how == "raise":
         return False
-    if task.how == "value":
+    if task.how in ("value", "put"):
         return bool(value == task.number**2)
     view: Sequence[int] = memoryview(value)
     return len(view) == LARGE_BYTES and view[0] == view[-1] == task.number**2 % 251

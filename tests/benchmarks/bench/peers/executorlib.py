@@ -17,6 +17,7 @@ class Executorlib(Pool):
     lacks: ClassVar[Mapping[str, str]] = {
         "connect": "the executor is private to its client",
         "restart": "no such call",
+        "restart_busy": "no such call",
         "map": "sends one item at a time",
         "teardown": "waits for tasks that have begun",
         "kill": "the future never fails: not within 30 s where it was tried",

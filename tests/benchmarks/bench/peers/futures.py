@@ -19,6 +19,7 @@ class Fork(Pool):
         "connect": "the pool is private to its client",
         "add": "a pool has one size",
         "restart": "no such call",
+        "restart_busy": "no such call",
         "teardown": "waits for tasks that have begun",
     }
 

@@ -14,7 +14,11 @@ class Loky(Pool):
     """A pool of spawned workers that can be resized."""
 
     package = "loky"
-    lacks: ClassVar[Mapping[str, str]] = {"connect": "the pool is private to its client", "restart": "no such call"}
+    lacks: ClassVar[Mapping[str, str]] = {
+        "connect": "the pool is private to its client",
+        "restart": "no such call",
+        "restart_busy": "no such call",
+    }
 
     def start(self) -> None:
         """Get the executor."""

@@ -22,6 +22,7 @@ class Mpi4py(Pool):
         "connect": "the pool is private to its client",
         "add": "a world has one size",
         "restart": "no such call",
+        "restart_busy": "no such call",
         "teardown": "waits for tasks that have begun",
         "kill": "mpiexec ends the whole job, the client too",
     }

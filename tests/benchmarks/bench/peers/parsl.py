@@ -21,6 +21,7 @@ class Parsl(Peer):
         "map": "sends one item at a time",
         "add": "scales by blocks",
         "restart": "no such call",
+        "restart_busy": "no such call",
     }
 
     def __init__(self, n: int, folder: str) -> None:

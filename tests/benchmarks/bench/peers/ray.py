@@ -24,6 +24,7 @@ class Ray(Peer):
         "map": "sends one item at a time",
         "add": "scales by nodes",
         "restart": "no such call",
+        "restart_busy": "no such call",
     }
     environment: ClassVar[Mapping[str, str]] = {
         "RAY_USAGE_STATS_ENABLED": "0",

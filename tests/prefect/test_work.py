@@ -1,0 +1,308 @@
+"""Work on a cluster as tasks: one call, a map as one task run, a call on each engine; each with its async twin."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import State, flow, task
+from prefect.artifacts import Artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.runtime import flow_run
+
+import steps
+from ipcluster_core import Cluster, ClusterHandle, errors
+from prefect_ipcluster import (
+    amap_on_cluster,
+    arun_on_cluster,
+    arun_spmd,
+    chunks,
+    map_on_cluster,
+    progress,
+    run_on_cluster,
+    run_spmd,
+    work,
+)
+
+
+@pytest.fixture
+def cluster(store_url: str) -> Any:  # noqa: ANN401 - a generator
+    """Two engines."""
+    with Cluster("workers", n=2) as made:
+        yield made.handle
+
+
+def note_and_square(folder: str, item: int) -> int:
+    """Note each call, and return the square."""
+    with (Path(folder) / str(item)).open("a") as file:
+        file.write("x")
+    return item * item
+
+
+def calls(folder: Path) -> dict[int, int]:
+    """Return how often each item was worked on."""
+    return {int(path.name): len(path.read_text()) for path in folder.iterdir() if path.name.isdigit()}
+
+
+def test_one_call_runs_on_an_engine(cluster: ClusterHandle) -> None:
+    """By handle, by name; futures among its arguments are waited for."""
+
+    @task(cache_policy=NO_CACHE)
+    def ten() -> int:
+        return 10
+
+    @flow
+    def calling() -> tuple[int, int, int]:
+        given: Any = ten.submit()
+        submitted: Any = run_on_cluster.submit("workers", pow, given, 2)
+        return run_on_cluster(cluster, os.getpid), run_on_cluster(cluster, int, "11", base=2), submitted.result()
+
+    pid, three, hundred = calling()
+
+    assert pid != os.getpid()
+    assert (three, hundred) == (3, 100)
+
+
+def test_what_a_call_raises_fails_its_task(cluster: ClusterHandle) -> None:
+    """With the exception's own type, and the engine's traceback."""
+
+    @flow
+    def failing() -> None:
+        run_on_cluster(cluster, int, "eleven")
+
+    with pytest.raises(ValueError, match="invalid literal for int") as caught:
+        failing()
+    assert "Traceback" in str(caught.value.__cause__)
+
+
+def test_a_map_is_one_task_run_whatever_the_number_of_items(cluster: ClusterHandle) -> None:
+    """Its name says what it maps; the results are in order."""
+
+    @flow
+    def mapping() -> tuple[str, list[int]]:
+        return str(flow_run.id), map_on_cluster(cluster, pow, range(5000), [2] * 6000)
+
+    run_id, results = mapping()
+    with get_client(sync_client=True) as client:
+        runs = client.read_task_runs(flow_run_filter=FlowRunFilter.model_validate({"id": {"any_": [run_id]}}))
+
+    assert results == [n * n for n in range(5000)]
+    assert [run.name for run in runs] == ["map pow on cluster workers"]
+    assert "ipcluster" in runs[0].tags
+
+
+@pytest.mark.parametrize(("items", "chunksize", "expected"), [(0, None, 1), (7, None, 1), (5000, None, 5), (9, 4, 4)])
+def test_a_map_has_a_thousand_chunks_at_most(items: int, chunksize: int | None, expected: int) -> None:
+    """Unless asked otherwise."""
+    assert chunks.size_of(items, chunksize) == expected
+    assert len(chunks.ChunkedMap(abs, [range(items)], chunksize=chunksize)._chunks) == -(-items // expected)
+    with pytest.raises(ValueError, match="a chunk has at least one item, not 0"):
+        chunks.size_of(items, 0)
+
+
+def test_a_map_takes_futures_and_nothing(cluster: ClusterHandle) -> None:
+    """A whole iterable may be another task's result."""
+
+    @task(cache_policy=NO_CACHE)
+    def numbers() -> list[int]:
+        return [-1, -2]
+
+    @flow
+    def mapping() -> tuple[list[int], list[int], list[int]]:
+        later: Any = map_on_cluster.submit(cluster, abs, numbers.submit())
+        named = map_on_cluster.with_options(name="other")
+        return later.result(), map_on_cluster(cluster, abs, []), named(cluster, abs, [-3])
+
+    assert mapping() == ([1, 2], [], [3])
+    assert type(map_on_cluster.with_options(retries=1)) is type(map_on_cluster)
+
+
+def test_items_are_not_looked_into(cluster: ClusterHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither when the task is called, nor when it is submitted: Prefect would take microseconds for each."""
+    from prefect.utilities import collections
+
+    visited = []
+    visit = collections.visit_collection
+
+    def counting(expr: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        visited.append(type(expr))
+        return visit(expr, *args, **kwargs)
+
+    items = [0.5] * 20_000
+    monkeypatch.setattr(collections, "visit_collection", counting)
+
+    @flow
+    def mapping() -> int:
+        called = map_on_cluster(cluster, int, items)
+        submitted: Any = map_on_cluster.submit(cluster, int, items)
+        return len(called) + len(submitted.result())
+
+    assert mapping() == 40_000
+    assert float not in visited
+
+
+def test_a_retried_map_keeps_its_finished_chunks(cluster: ClusterHandle, tmp_path: Path) -> None:
+    """Only what has failed is run again, also when the items came from a generator."""
+
+    def sometimes(folder: str, item: int) -> int:
+        square = note_and_square(folder, item)
+        if item == 7 and len((Path(folder) / "7").read_text()) == 1:
+            raise RuntimeError("the first time")
+        return square
+
+    @flow
+    def mapping() -> list[int]:
+        mapped = map_on_cluster.with_options(retries=1, retry_delay_seconds=0)
+        return mapped(cluster, functools.partial(sometimes, str(tmp_path)), (n for n in range(20)), chunksize=1)
+
+    assert mapping() == [n * n for n in range(20)]
+    assert calls(tmp_path) == {n: 2 if n == 7 else 1 for n in range(20)}
+    assert not chunks._kept
+
+
+def test_a_map_that_fails_for_good_stops_its_work(cluster: ClusterHandle, tmp_path: Path) -> None:
+    """What waits is never run, what runs is interrupted, and nothing is kept."""
+
+    def first_fails(item: int) -> None:
+        if item == 0:
+            raise RuntimeError("for good")
+        time.sleep(60)
+
+    @flow
+    def mapping() -> str:
+        return str(map_on_cluster(cluster, first_fails, range(50), return_state=True).message)
+
+    assert "for good" in mapping()
+    steps.wait_until(lambda: not sum(_tasks().values()), 10)
+    assert not chunks._kept
+
+
+def _tasks() -> dict[str, int]:
+    tasks = Cluster.connect_sync("workers").status_sync().tasks
+    return {key: tasks[key] for key in ("queued", "running")}
+
+
+def test_errors_can_take_the_place_of_results(cluster: ClusterHandle) -> None:
+    """One bad item does not cost the others."""
+
+    @flow
+    def mapping() -> list[Any]:
+        return map_on_cluster(cluster, int, ["1", "x", "3"], keep_errors=True, chunksize=3)
+
+    one, error, three = mapping()
+
+    assert (one, three) == (1, 3)
+    assert isinstance(error, ValueError)
+
+
+def test_a_map_that_is_late_says_how_much_is_done(cluster: ClusterHandle) -> None:
+    """And stops."""
+
+    @flow
+    def mapping() -> None:
+        map_on_cluster(cluster, time.sleep, [0, 60, 60], timeout=2)
+
+    with pytest.raises(errors.ClusterTimeout, match="a map over 3 items on cluster 'workers' was not done in time: "):
+        mapping()
+    steps.wait_until(lambda: not sum(_tasks().values()), 10)
+
+
+@pytest.mark.parametrize("submitted", [False, True], ids=["called", "in a thread"])
+@pytest.mark.timeout(method="thread")  # Prefect's own needs the alarm signal
+def test_a_task_that_takes_too_long_stops_its_call(cluster: ClusterHandle, submitted: bool) -> None:
+    """On the engine too, and whether or not it runs in the main thread."""
+    limited = run_on_cluster.with_options(timeout_seconds=1)
+
+    @flow
+    def calling() -> str:
+        if submitted:
+            future: Any = limited.submit(cluster, time.sleep, 60)
+            future.wait()
+            return str(future.state.name)
+        state: State[Any] = limited(cluster, time.sleep, 60, return_state=True)
+        return str(state.name)
+
+    assert calling() == "TimedOut"
+    steps.wait_until(lambda: not sum(_tasks().values()), 10)
+
+
+def test_the_progress_of_a_map_is_shown(cluster: ClusterHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one artifact, made when it takes long enough, and complete at the end."""
+    monkeypatch.setattr(work, "SECONDS", 0.05)
+    monkeypatch.setattr(progress, "SECONDS", 0.05)
+
+    @flow
+    def mapping() -> None:
+        map_on_cluster(cluster, time.sleep, [0.3] * 4)
+
+    mapping()
+    artifact = Artifact.get("ipcluster-workers-progress")
+
+    assert artifact.data == 100  # type: ignore[union-attr]
+    assert artifact.description == "map sleep on cluster workers"  # type: ignore[union-attr]
+
+
+def test_progress_is_shown_at_most_every_two_seconds() -> None:
+    """Never what is over before; the end only if something was shown."""
+    shown = progress.Progress("nightly", "map", shown=False)
+    shown.shown, shown.due = True, 100.0
+    due = [
+        shown.is_due(percent, now) for percent, now in [(1, 99.9), (100, 101), (1, 100), (2, 101), (3, 102), (100, 103)]
+    ]
+
+    assert due == [False, False, True, False, True, False]
+
+
+def test_a_call_on_each_engine_gives_their_results_in_order(cluster: ClusterHandle) -> None:
+    """Once on each; a set may be named."""
+
+    @flow
+    def calling() -> tuple[list[int], list[int]]:
+        return run_spmd(cluster, os.getpid), run_spmd(cluster, pow, 3, 2, engines="default")
+
+    pids, nines = calling()
+
+    assert len(set(pids)) == 2
+    assert nines == [9, 9]
+
+
+def test_async_flows_have_twins(cluster: ClusterHandle, tmp_path: Path) -> None:
+    """Of each, with the same behaviour."""
+
+    def sometimes(folder: str, item: int) -> int:
+        square = note_and_square(folder, item)
+        if item == 1 and len((Path(folder) / "1").read_text()) == 1:
+            raise RuntimeError("the first time")
+        return square
+
+    @flow
+    async def working() -> tuple[int, list[int], list[int]]:
+        mapped = amap_on_cluster.with_options(retries=1, retry_delay_seconds=0)
+        return (
+            await arun_on_cluster(cluster, pow, 2, 3),
+            await mapped(cluster, functools.partial(sometimes, str(tmp_path)), range(4)),
+            await arun_spmd(cluster, abs, -1),
+        )
+
+    assert asyncio.run(working()) == (8, [0, 1, 4, 9], [1, 1])
+    assert calls(tmp_path) == {0: 1, 1: 2, 2: 1, 3: 1}
+
+
+def test_an_async_call_that_takes_too_long_is_stopped(cluster: ClusterHandle) -> None:
+    """On the engine too."""
+
+    @flow
+    async def calling() -> str:
+        limited = arun_on_cluster.with_options(timeout_seconds=1)
+        state: State[Any] = await limited(cluster, time.sleep, 60, return_state=True)
+        return str(state.name)
+
+    assert asyncio.run(calling()) == "TimedOut"
+    steps.wait_until(lambda: not sum(_tasks().values()), 10)
