@@ -52,6 +52,9 @@ _NOT_ITS_OWN = frozenset({"", "signal SIGKILL", "signal SIGTERM", "exit code 0"}
 #: Seconds for the nannies of ranks that are gone to say so.
 _WORD_SECONDS = 0.25
 
+#: Seconds in which what is left of a set may end by itself: MPICH's launcher removes its file then.
+_TIDY_SECONDS = 0.5
+
 #: Seconds after which what could not be killed is given up.
 _END_SECONDS = 10.0
 
@@ -376,7 +379,7 @@ class MpiSets:
         while self._unheard(unit) and (left := deadline - time.monotonic()) > 0:
             self.serve(left)
         shared = remains.find(process.carrying(unit.variable))
-        process.end_all(lambda: process.carrying(unit.variable), grace=0.0, timeout=_END_SECONDS)
+        process.end_all(lambda: process.carrying(unit.variable), grace=_TIDY_SECONDS, timeout=_END_SECONDS)
         remains.unlink(shared)
         remains.remove(unit.folder)
         shutil.rmtree(os.path.join(self._shared, os.path.basename(unit.folder)), ignore_errors=True)

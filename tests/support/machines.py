@@ -15,6 +15,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,9 +64,16 @@ mkdir -m 755 /run/sshd
 mkdir -m 700 /run/lab /run/tmp
 cp "$2"/*_key "$2"/*.pub "$2/sshd_config" /run/lab
 mount -t tmpfs tmpfs /dev/shm
-mount -t tmpfs tmpfs "$3"
+mount -t tmpfs -o mode=1777 tmpfs "$3"
 exec /usr/sbin/sshd -D -e -f /run/lab/sshd_config
 """
+
+
+def _all_of_tmp(hidden: Path) -> Path:
+    """Return the folder for temporary files that nodes are to have of their own, unless what they run is in it."""
+    tmp = Path(tempfile.gettempdir()).resolve()
+    needed = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__))
+    return hidden if any(path.resolve().is_relative_to(tmp) for path in needed) else tmp
 
 
 def why_not() -> str:
@@ -96,7 +105,7 @@ class Machines:
 
     def __init__(self, folder: Path, hidden: Path, names: list[str]) -> None:
         self.folder = folder
-        self._hidden = hidden
+        self._hidden = _all_of_tmp(hidden)
         self._addresses = {name: f"{NETWORK}.{number}" for number, name in enumerate(names, 11)}
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._write_files()
