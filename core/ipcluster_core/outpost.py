@@ -288,7 +288,7 @@ def main() -> None:
     for fd in (reading, writing):
         os.set_blocking(fd, False)
     trunk = Trunk(time.monotonic(), first=2)
-    boot = _await_boot(Junction(trunk, reading, writing, before=lambda: None, poked=lambda *_: None))
+    boot = _await_boot(Junction(trunk, reading, writing, before=lambda: None, poked=lambda _rank, _writes: None))
     if boot is None:
         return
     folder = _make_folder()

@@ -20,8 +20,11 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.sdk import BaseOperator, TaskInstanceState
 from airflow.sdk.api.datamodels._generated import TaskInstance as Assignment
-from airflow.sdk.execution_time.supervisor import InProcessTestSupervisor, supervise_task
+from airflow.sdk.execution_time import supervisor
 from airflow.utils.session import create_session
+
+#: Airflow 3.3 has given it another name.
+supervise_task = getattr(supervisor, "supervise_task", None) or supervisor.supervise
 
 
 def supervise(*, ti: TaskInstance, task: BaseOperator, run_triggerer: bool) -> None:
@@ -36,7 +39,7 @@ def supervise(*, ti: TaskInstance, task: BaseOperator, run_triggerer: bool) -> N
         bundle_info=BundleInfo(name="dags-folder"),
         dag_rel_path=task.dag.relative_fileloc,
         token="",
-        client=InProcessTestSupervisor._api_client(),
+        client=supervisor.InProcessTestSupervisor._api_client(),
         subprocess_logs_to_stdout=False,
     )
     ti.refresh_from_db()
