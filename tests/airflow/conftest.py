@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,11 +91,17 @@ def xcoms() -> Callable[[DagRun], dict[tuple[str, str], Any]]:
 
 
 @pytest.fixture
-def dag_folder() -> Iterator[Path]:
-    """Give the DAG folder, and empty it after the test."""
-    yield Path(_home.name)
-    for path in Path(_home.name).glob("*.py"):
-        path.unlink()
+def dag_folder(tmp_path: Path) -> Path:
+    """Give the home, and DAG folder, of the workers that the test starts: with a database of their own.
+
+    They fork, and are killed: SQLite does not stand a connection that is carried across a fork, and the database of
+    this process is to outlive them.
+    """
+    folder = tmp_path / "airflow-home"
+    folder.mkdir()
+    with closing(sqlite3.connect(f"{_home.name}/airflow.db")) as database:
+        database.execute("VACUUM INTO ?", (str(folder / "airflow.db"),))
+    return folder
 
 
 @pytest.fixture
@@ -104,8 +112,11 @@ def start_worker(dag_folder: Path) -> Iterator[Callable[[str, str], subprocess.P
     def start(name: str, code: str) -> subprocess.Popen[str]:
         (dag_folder / f"{name}.py").write_text(textwrap.dedent(code))
         command = [sys.executable, str(Path(__file__).with_name("worker.py")), name]
+        own = {"AIRFLOW_HOME": str(dag_folder), "AIRFLOW__CORE__DAGS_FOLDER": str(dag_folder)}
         pipe = subprocess.PIPE
-        workers.append(subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True))
+        workers.append(
+            subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env={**os.environ, **own})
+        )
         return workers[-1]
 
     yield start
