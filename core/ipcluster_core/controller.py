@@ -76,6 +76,7 @@ class Controller:
         kinds = kinds_of(spec)
         units = frozenset(name for name, kind in kinds.items() if kind == "mpi")
         self._life = ClusterLife(sets, int(boot["at_least"]), limits_of(spec), policy_of(spec), adapting, units)
+        self._life.start_by = time.monotonic() + float(boot["start_seconds"])
         nothing = dict.fromkeys(("queued", "running", "settled", "clients"), 0)
         self._load: Mapping[str, Any] = {**nothing, "engines": {}, "silent": {}}
         self._asking_status: list[int] = []

@@ -36,6 +36,9 @@ _UNDO_SECONDS = 2.0
 #: Seconds between looks at a record that somebody else is changing.
 _LOOK_SECONDS = 0.02
 
+#: Seconds after the creator's limit at which a cluster that is not ready ends by itself: who would end it is gone.
+_GRACE_SECONDS = 10.0
+
 
 async def create(
     store: Store,
@@ -174,8 +177,8 @@ async def _start(store: Store, record: Record, *, owned: bool, deadline: float) 
         key = os.urandom(32).hex()
         store.create("secret", record.secret, {"key": key})
         make_folder(store, record.tag, record.folder)
-        boot = _boot_document(store, record, owned=owned)
         left = max(1.0, deadline - time.monotonic())
+        boot = {**_boot_document(store, record, owned=owned), "start_seconds": left + _GRACE_SECONDS}
         await get_launcher(record.launcher).start(boot, timeout=left)
         left = max(1.0, deadline - time.monotonic())
         await ask(record, key, "wait", timeout=left + 2, n=boot["at_least"], limit=left)

@@ -65,6 +65,7 @@ class ClusterLife:
     adapting: dict[str, Adaptive] = field(default_factory=dict)
     units: frozenset[str] = frozenset()
     engines: dict[int, Engine] = field(default_factory=dict)
+    start_by: float | None = None
     ready_at: float | None = None
     over: End | None = None
     idle_since: float | None = None
@@ -276,6 +277,8 @@ class ClusterLife:
                 yield StopEngine(engine.id, late=True)
         yield from self._note_hope(now)
         if self.ready_at is None:
+            if self._due(self.start_by, now):
+                yield from self.end("it was not ready in time, and who was creating it is gone", "start limit")
             return
         if self.limits.lifetime is not None and now >= self.ready_at + self.limits.lifetime:
             yield from self.end(f"lifetime of {self.limits.lifetime:g} s is over", "lifetime")
@@ -294,7 +297,9 @@ class ClusterLife:
                 times.append(engine.since + pause_after(engine.quick_deaths))
             elif engine.state is EngineState.RETIRING:
                 times.append(self._drained_at(engine))
-        if self.ready_at is not None:
+        if self.ready_at is None:
+            times.append(self.start_by)
+        else:
             if self.limits.lifetime is not None:
                 times.append(self.ready_at + self.limits.lifetime)
             if not self._awaiting_load:

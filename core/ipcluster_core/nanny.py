@@ -105,12 +105,17 @@ class Nanny:
             signal.signal(signum, _wake_only)
         self._fork_head()
         try:
-            # An import may take long; whoever gives up waiting for it must not wait for its end.
-            signal.signal(signal.SIGTERM, _interrupt)
+            # An import may take long; whoever gives up waiting for it must not wait for its end. Nor must the cluster,
+            # if nobody waits: the controller ends it a moment before this alarm.
+            for signum in (signal.SIGTERM, signal.SIGALRM):
+                signal.signal(signum, _interrupt)
+            signal.setitimer(signal.ITIMER_REAL, float(self._boot["start_seconds"]) + 1)
             with suppress(_Interrupted):
                 self._look_at_signals(wake_fd)  # of those that came before
                 if self._over is None:
                     self._preload()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, _wake_only)
             self._watch(wake_fd)
         except Exception:

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +82,33 @@ def test_a_create_that_was_killed_and_is_tried_again_makes_one_cluster() -> None
         assert steps.ctl("teardown", "c04", "--claim", "run-7").returncode == 0
         assert not steps.living("c04")
     assert said["adopted"] + said["removed"] > 0
+
+
+#: A module that says that it is being imported, and then takes for ever.
+ENDLESS = "import pathlib, time\npathlib.Path({!r}).touch()\ntime.sleep(3600)\n"
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_create_that_was_killed_and_is_not_tried_again_leaves_no_cluster_for_ever(
+    tmp_path: Path, start_method: str
+) -> None:
+    """C04: its engines never come up; 10 s after the limit of the create it ends by itself, and the record says why."""
+    begun = tmp_path / "begun"
+    (tmp_path / "endless.py").write_text(ENDLESS.format(str(begun)))
+    code = f"""
+        from ipcluster_core import Cluster
+        fields = {{"cwd": {str(tmp_path)!r}, "preload": ["endless"], "start_method": {start_method!r}}}
+        Cluster.create_sync("c04", n=1, timeout=3, **fields)
+    """
+    with steps.started_step(code):
+        steps.wait_until(begun.exists)
+    assert steps.living("c04")
+    steps.wait_until(lambda: not steps.living("c04"), 60)
+
+    ended = steps.record_of("c04").ended
+    assert ended is not None
+    assert ended.by == "start limit"
+    assert steps.left_in_store() == ["records/c04"]
 
 
 CREATOR = """

@@ -743,6 +743,17 @@ def test_cluster_with_engines_on_their_way_is_not_idle() -> None:
     assert life.deadline() == 160.0
 
 
+def test_a_cluster_that_is_not_ready_in_time_ends() -> None:
+    """Whoever was creating it would have ended it by then; one that is ready goes on."""
+    late, ready = begin(2, up=1), begin(2)
+    late.start_by = ready.start_by = 70.0
+
+    assert (late.deadline(), ready.deadline()) == (70.0, None)
+    assert list(late.tick(69.9)) == list(ready.tick(70.0)) == []
+    assert list(late.tick(70.0)) == [End("it was not ready in time, and who was creating it is gone", "start limit")]
+    assert late.deadline() is None
+
+
 def test_lifetime_ends_a_busy_cluster() -> None:
     """Counted from when it was ready."""
     life = begin(1, limits=Limits(lifetime=3600.0))
