@@ -56,7 +56,7 @@ ALONE = """
 
     @dag(schedule=None)
     def alone():
-        create = CreateClusterOperator(task_id="create", name="nightly", n=1, idle_timeout=1)
+        create = CreateClusterOperator(task_id="create", name="nightly", n=1, idle_timeout=10)
         create >> RunOnClusterOperator(task_id="work", cluster=create.output, python_callable=work)
 
     alone()
@@ -64,7 +64,7 @@ ALONE = """
 
 
 def test_the_cluster_of_a_run_that_was_killed_ends_by_its_limit(start_worker: StartWorker) -> None:
-    """C01: worker and task are killed at work; nobody tears down; the limit is 1 s (not 20 s) without work."""
+    """C01: worker and task are killed at work; nobody tears down; the limit is 10 s (not 20 s) without work."""
     worker = start_worker("alone", ALONE)
     steps.wait_until(lambda: steps.living("nightly"), 60)
     cluster = Cluster.connect_sync("nightly", timeout=30)
@@ -72,11 +72,11 @@ def test_the_cluster_of_a_run_that_was_killed_ends_by_its_limit(start_worker: St
     for pid in [worker.pid, *children(worker.pid)]:
         os.kill(pid, signal.SIGKILL)
     alive = bool(steps.living("nightly"))
-    steps.wait_until(lambda: not steps.living("nightly"), 40)
+    steps.wait_until(lambda: not steps.living("nightly"), 60)
 
     assert alive
     assert_clean("nightly")
-    with pytest.raises(errors.ClusterEnded, match=r"ended 20\S+Z: idle limit of 1 s reached \(by idle_timeout\)"):
+    with pytest.raises(errors.ClusterEnded, match=r"ended 20\S+Z: idle limit of 10 s reached \(by idle_timeout\)"):
         Client.connect("nightly")
 
 
