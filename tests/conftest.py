@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from hypothesis import settings
 import leaks
 
 leaks.mark_run()
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A run in the background of a shell without job control begins so; Ctrl-C is what many tests are about.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 pytest.register_assert_rewrite("store_contract")
 
 # A run of CI that fails can be repeated, and is not slowed down into a failure by a busy machine.
