@@ -19,6 +19,8 @@ from prefect.task_engine import run_task_sync
 from prefect.utilities.collections import visit_collection
 from prefect.utilities.engine import collect_task_run_inputs_sync, resolve_inputs_sync, resolve_to_final_result
 
+from ipcluster_core.errors import ClusterError
+
 from ._engine_side import unpack
 from ._outcomes import is_crashed, is_over, report, run_of, state_for
 from ._relay import handle_log
@@ -199,8 +201,8 @@ class Submission:
         state = state_for(error)
         state.state_details.task_run_id = self.id
         last = self._told.get(str(self.id))
-        # A task that was interrupted has told by itself that it crashed.
-        if isinstance(error, CancelledError) or last is None or not is_crashed(last):
+        # A task that was interrupted has told by itself that it crashed; one whose engine went, not why.
+        if isinstance(error, CancelledError | ClusterError) or last is None or not is_crashed(last):
             level = logging.INFO if state.is_cancelled() else logging.ERROR
             logger.log(level, "task run of %r: %s", self.task.name, state.message)
             try:

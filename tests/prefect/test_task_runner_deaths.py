@@ -52,13 +52,14 @@ def dawdle(path: str, seconds: float = 60.0) -> str:
     return "done"
 
 
-def server_run(flow_run_id: str, name: str, state: str) -> TaskRun:
-    """Wait until a task run has a state on the server, which takes events in a while; return the run."""
+def server_run(flow_run_id: str, name: str, state: str, said: str = "") -> TaskRun:
+    """Wait until a task run has a state, with a text, on the server, which takes events in a while; return the run."""
 
     def find() -> TaskRun | None:
         with get_client(sync_client=True) as client:
             found = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])))  # type: ignore[list-item]
-        return next((run for run in found if run.name.startswith(name) and run.state_name == state), None)
+        having = [run for run in found if run.name.startswith(name) and run.state_name == state]
+        return next((run for run in having if said in str(run.state)), None)
 
     steps.wait_until(find, timeout=60)
     run = find()
@@ -153,7 +154,7 @@ def test_the_end_of_the_cluster_crashes_what_runs(tmp_path: Path) -> None:
 
     assert state == "Crashed"
     assert isinstance(error, errors.ClusterEnded)
-    assert "doomed" in str(server_run(run_id, "dawdle", "Crashed").state)
+    assert server_run(run_id, "dawdle", "Crashed", said="doomed")
 
 
 def test_cancelling_a_run_stops_its_code(tmp_path: Path) -> None:
