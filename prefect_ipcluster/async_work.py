@@ -78,9 +78,10 @@ async def _amap_on_cluster(
             view = client.options(engines=engines, retries=retries)
             work.begin(view)
             while pending := work.pending(view):
+                await shown.ashow(work.percent)
                 left = left_of(deadline, SECONDS, work, client)
                 await asyncio.to_thread(wait, pending, left, FIRST_EXCEPTION)
-                await shown.ashow(work.percent)
+            await shown.ashow(work.percent)
             return work.results()
 
 

@@ -146,8 +146,9 @@ def _map_on_cluster(
         view = client.options(engines=engines, retries=retries)
         work.begin(view)
         while pending := work.pending(view):
-            wait(pending, left_of(deadline, SECONDS, work, client), FIRST_EXCEPTION)
             shown.show(work.percent)
+            wait(pending, left_of(deadline, SECONDS, work, client), FIRST_EXCEPTION)
+        shown.show(work.percent)
         return work.results()
 
 

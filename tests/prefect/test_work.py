@@ -233,10 +233,19 @@ def test_a_task_that_takes_too_long_stops_its_call(cluster: ClusterHandle, submi
     steps.wait_until(lambda: not sum(_tasks().values()), 10)
 
 
-def test_the_progress_of_a_map_is_shown(cluster: ClusterHandle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one artifact, made when it takes long enough, and complete at the end."""
+@pytest.mark.parametrize("slow", [False, True], ids=["at once", "as the map ends"])
+def test_the_progress_of_a_map_is_shown(cluster: ClusterHandle, monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
+    """As one artifact, made when it takes long enough, and complete at the end, also when all ends as it is made."""
     monkeypatch.setattr(work, "SECONDS", 0.05)
     monkeypatch.setattr(progress, "SECONDS", 0.05)
+    create = progress._create
+
+    def create_late(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - Prefect's
+        if slow:
+            steps.wait_until(lambda: not sum(_tasks().values()), 10)
+        return create(*args, **options)
+
+    monkeypatch.setattr(progress, "_create", create_late)
 
     @flow
     def mapping() -> None:

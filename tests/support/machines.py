@@ -111,7 +111,8 @@ class Machines:
         self._write_files()
         bind = f'mount --bind "{folder}/hosts" /etc/hosts && exec sleep infinity'
         self._head = self._start("head", ["unshare", "--net", "--mount", "sh", "-c", bind])
-        steps.wait_until(lambda: "sleep" in Path(f"/proc/{self._head.pid}/cmdline").read_text())
+        # Not before: its namespaces would still be this machine's, as would what is done in them.
+        steps.wait_until(lambda: Path(f"/proc/{self._head.pid}/cmdline").read_bytes() == b"sleep\0infinity\0")
         self._in_head("ip", "link", "set", "lo", "up")
         self._in_head("ip", "link", "add", "br0", "type", "bridge")
         self._in_head("ip", "addr", "add", f"{HEAD}/24", "dev", "br0")
