@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
@@ -62,9 +62,36 @@ class ClusterHook(BaseHook):
         try:
             return self.get_connection(self.ipcluster_conn_id)
         except AirflowNotFoundException:
-            if self.ipcluster_conn_id != self.default_conn_name:
+            if not self._is_default:
                 raise
             return None
+
+    @classmethod
+    async def reached(cls, ipcluster_conn_id: str) -> Self:
+        """Return a hook that has asked for its connection where a loop must not be held up, as in the triggerer.
+
+        Returns
+        -------
+        ClusterHook
+            It will not ask again.
+
+        Raises
+        ------
+        AirflowNotFoundException
+            As for `connection`.
+        """
+        hook = cls(ipcluster_conn_id)
+        try:
+            hook.connection = await cls.aget_connection(ipcluster_conn_id)
+        except AirflowNotFoundException:
+            if not hook._is_default:
+                raise
+            hook.connection = None
+        return hook
+
+    @property
+    def _is_default(self) -> bool:
+        return self.ipcluster_conn_id == self.default_conn_name
 
     @property
     def store(self) -> Store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.providers.common.compat.sdk import (
@@ -12,14 +13,16 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
     BaseSensorOperator,
     PokeReturnValue,
+    XComArg,
 )
+from airflow.triggers.base import StartTriggerArgs
 
 from .hooks import AnyCluster, ClusterHook
 from .operators.waiting import DEFERRABLE
 from .watching import Event, Look, Seen, Wanted, is_name, look
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context, XComArg
+    from airflow.providers.common.compat.sdk import Context
 
 __all__ = ["ClusterEndedSensor", "ClusterReadySensor"]
 
@@ -33,6 +36,10 @@ class ClusterSensor(BaseSensorOperator):
         The cluster: ``create.output``, a handle or a name; templated.
     deferrable
         Whether the triggerer waits, after one look. Default: as Airflow's configuration has it.
+    start_from_trigger
+        Whether the triggerer does the first look too, so that no worker has the task before there is something to tell.
+        For a cluster that is given by name or handle, since what another task returns is not known there. A mapped
+        sensor begins in a worker, and so does each on Airflow 3.2.
     ipcluster_conn_id
         Connection that names the store of a name; templated.
     """
@@ -56,6 +63,32 @@ class ClusterSensor(BaseSensorOperator):
         self.cluster = cast("AnyCluster", cluster)
         self.deferrable = deferrable
         self.ipcluster_conn_id = ipcluster_conn_id
+
+    def _start_in_triggerer(self) -> None:
+        """Have Airflow's scheduler do what `execute` does when it defers.
+
+        Raises
+        ------
+        ValueError
+            The sensor may not be deferred.
+        TypeError
+            An argument is what another task returns.
+        """
+        if not self.deferrable:
+            raise ValueError(f"task {self.task_id!r} starts from its trigger only with deferrable=True")
+        arguments = {"cluster": self.cluster, "n": self.n, "ipcluster_conn_id": self.ipcluster_conn_id}
+        for name, value in arguments.items():
+            if isinstance(value, XComArg):
+                raise TypeError(
+                    f"{name} of task {self.task_id!r} is what another task returns, so it cannot start from its trigger"
+                )
+        self.start_from_trigger = True
+        self.start_trigger_args = StartTriggerArgs(
+            trigger_cls="airflow_ipcluster.triggers.ClusterTrigger",
+            trigger_kwargs={**arguments, "wanted": str(self.wanted), "poll_interval": self.poke_interval},
+            next_method="resume",
+            timeout=timedelta(seconds=self.timeout),
+        )
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - as Airflow calls it
         """Look once.
@@ -95,7 +128,7 @@ class ClusterSensor(BaseSensorOperator):
         trigger = ClusterTrigger(
             self.cluster,
             self.wanted,
-            n=self.n,
+            n=self._wanted_engines(),
             store=self._store(),
             deadline=time.time() + self.timeout,
             poll_interval=self.poke_interval,
@@ -124,7 +157,10 @@ class ClusterSensor(BaseSensorOperator):
         raise AirflowSkipException(why) if self.soft_fail else AirflowSensorTimeout(why)
 
     def _look(self) -> Look:
-        return look(self.cluster, self.wanted, n=self.n, store=self._store())
+        return look(self.cluster, self.wanted, n=self._wanted_engines(), store=self._store())
+
+    def _wanted_engines(self) -> int | None:
+        return None if self.n is None else int(self.n)
 
     def _store(self) -> str | None:
         return ClusterHook(self.ipcluster_conn_id).store.url if is_name(self.cluster) else None
@@ -144,16 +180,18 @@ class ClusterReadySensor(ClusterSensor):
     ----------
     n
         Engines that must be up; templated. Default: all that were asked for.
-    cluster, deferrable, ipcluster_conn_id
+    cluster, deferrable, start_from_trigger, ipcluster_conn_id
         See `ClusterSensor`.
     """
 
     template_fields: Collection[str] = (*ClusterSensor.template_fields, "n")
     wanted = Wanted.READY
 
-    def __init__(self, *, n: int | XComArg | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, n: int | XComArg | None = None, start_from_trigger: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.n = cast("int | None", n)
+        if start_from_trigger:
+            self._start_in_triggerer()
 
 
 class ClusterEndedSensor(ClusterSensor):
@@ -164,3 +202,8 @@ class ClusterEndedSensor(ClusterSensor):
     """
 
     wanted = Wanted.ENDED
+
+    def __init__(self, *, start_from_trigger: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if start_from_trigger:
+            self._start_in_triggerer()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -14,9 +14,19 @@ from prefect.cache_policies import NO_CACHE
 
 from ipcluster_core import Client
 
-from .attempts import MapTask, a_map, attempt, left_of
+from .attempts import (
+    MapTask,
+    a_map,
+    attempt,
+    late_calls,
+    late_map,
+    output_of,
+    results_of,
+    unfinished,
+    wait_for_a_turn,
+)
 from .options import TAGS, Calling
-from .progress import SECONDS, Progress
+from .progress import Progress
 from .reports import AnyCluster
 
 # Waiting is done in threads, which end with the client: futures that are wrapped for a loop would have to be looked at.
@@ -27,11 +37,15 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def _connected(cluster: AnyCluster, store: str | None) -> AsyncGenerator[Client]:
-    """Connect in a thread, because that blocks; what is not over when the block is left goes on."""
+async def _connected(cluster: AnyCluster, store: str | None, *, log_output: bool) -> AsyncGenerator[Client]:
+    """Connect as `connected` does, in threads, because that blocks; what is not over at the end goes on."""
     client = await asyncio.to_thread(Client.connect, cluster, store=store)
     try:
-        yield client
+        output = await asyncio.to_thread(output_of, client, log_output=log_output)
+        try:
+            yield client
+        finally:
+            await asyncio.shield(asyncio.to_thread(output.__exit__, None, None, None))
     finally:
         client.shutdown(wait=False)
 
@@ -45,15 +59,16 @@ async def arun_on_cluster(
     engines: Sequence[int] | None = None,
     timeout: float | None = None,
     retries: int | None = None,
+    log_output: bool = False,
     store: str | None = None,
     **kwargs: Any,
 ) -> T:
     """Run ``fn(*args, **kwargs)`` once, on an engine of a cluster; twin of `run_on_cluster`."""
-    async with _connected(cluster, store) as client:
+    async with _connected(cluster, store, log_output=log_output) as client:
         future = client.options(engines=engines, timeout=timeout, retries=retries).submit(fn, *args, **kwargs)
-        with attempt(client, lambda: [] if future.done() else [future.task_id]):
-            while not future.done():
-                await asyncio.to_thread(wait, [future], SECONDS)
+        with attempt(client, lambda: unfinished([future])):
+            while not await asyncio.to_thread(wait_for_a_turn, [future]):
+                pass
             return future.result()
 
 
@@ -68,19 +83,19 @@ async def _amap_on_cluster(
     timeout: float | None = None,
     retries: int | None = None,
     progress: bool = True,
+    log_output: bool = False,
     store: str | None = None,
 ) -> list[T]:
     """Run `fn` over the items of iterables on the engines of a cluster; twin of `map_on_cluster`."""
     deadline = None if timeout is None else time.monotonic() + timeout
     shown = Progress.of(cluster, fn, shown=progress)
-    async with _connected(cluster, store) as client:
+    async with _connected(cluster, store, log_output=log_output) as client:
         with a_map(client, fn, iterables, chunksize=chunksize, keep_errors=keep_errors) as work:
             view = client.options(engines=engines, retries=retries)
             work.begin(view)
             while pending := work.pending(view):
                 await shown.ashow(work.percent)
-                left = left_of(deadline, SECONDS, work, client)
-                await asyncio.to_thread(wait, pending, left, FIRST_EXCEPTION)
+                await asyncio.to_thread(wait_for_a_turn, pending, deadline, lambda: late_map(work, client))
             await shown.ashow(work.percent)
             return work.results()
 
@@ -98,10 +113,16 @@ async def arun_spmd(
     *args: Any,
     engines: str | Sequence[int] = "all",
     timeout: float | None = None,
+    log_output: bool = False,
     store: str | None = None,
     **kwargs: Any,
 ) -> list[T]:
     """Run ``fn(*args, **kwargs)`` once on each engine, at the same time; twin of `run_spmd`."""
-    async with _connected(cluster, store) as client:
-        results = await asyncio.to_thread(client.run, fn, *args, engines=engines, timeout=timeout, **kwargs)
-    return [results[engine] for engine in sorted(results)]
+    deadline = None if timeout is None else time.monotonic() + timeout
+    async with _connected(cluster, store, log_output=log_output) as client:
+        calls = await asyncio.to_thread(client.spread, fn, *args, engines=engines, timeout=timeout, **kwargs)
+        with attempt(client, lambda: unfinished(calls.values())):
+            late = functools.partial(late_calls, calls, fn, client)
+            while not await asyncio.to_thread(wait_for_a_turn, calls.values(), deadline, late):
+                pass
+            return results_of(calls)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 from prefect import Task
@@ -15,9 +16,22 @@ from ipcluster_core import Client
 from ipcluster_core.errors import ClusterError, ClusterTimeout
 
 from .chunks import ChunkedMap, recall, remember
-from .reports import run_logger
+from .options import function_name
+from .progress import SECONDS
+from .reports import AnyCluster, run_logger
 
-__all__ = ["MapTask", "a_map", "attempt", "left_of"]
+__all__ = [
+    "MapTask",
+    "a_map",
+    "attempt",
+    "connected",
+    "late_calls",
+    "late_map",
+    "output_of",
+    "results_of",
+    "unfinished",
+    "wait_for_a_turn",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,6 +64,71 @@ class MapTask(Task[P, R]):
 def _covered(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Cover what stands behind the cluster and the function."""
     return *args[:2], *(arg if isinstance(arg, BaseAnnotation) else opaque(arg) for arg in args[2:])
+
+
+@contextmanager
+def connected(cluster: AnyCluster, store: str | None, *, log_output: bool) -> Generator[Client]:
+    """Connect; in the block what engines write goes to the run's log, if that is wanted."""
+    with Client.connect(cluster, store=store) as client, output_of(client, log_output=log_output):
+        yield client
+
+
+def output_of(client: Client, *, log_output: bool) -> AbstractContextManager[Any]:
+    """Have what engines write go to the run's log, line by line, until a block is left."""
+    if not log_output:
+        return nullcontext()
+    log = run_logger()
+    return client.stream_output(lambda engine, line: log.info("[engine %d] %s", engine, line))
+
+
+def unfinished(futures: Collection[Future[Any]]) -> list[str]:
+    """Return the ids of the tasks that are not over."""
+    return [future.task_id for future in futures if not future.done()]  # type: ignore[attr-defined]
+
+
+def wait_for_a_turn(
+    futures: Collection[Future[Any]], deadline: float | None = None, late: Callable[[], str] = str
+) -> bool:
+    """Wait for a moment: in turns, because Prefect's timeouts reach a thread only between two of them.
+
+    Returns
+    -------
+    bool
+        Whether all are over, or one has failed.
+
+    Raises
+    ------
+    ClusterTimeout
+        The deadline has passed; it says what `late` returns.
+    """
+    left = SECONDS if deadline is None else min(SECONDS, deadline - time.monotonic())
+    if left <= 0:
+        raise ClusterTimeout(late())
+    waited = wait(futures, left, FIRST_EXCEPTION)
+    return not waited.not_done or any(map(_has_failed, waited.done))
+
+
+def late_calls(calls: Mapping[int, Future[Any]], function: object, client: Client) -> str:
+    """Say which engines have not finished their call in time."""
+    busy = ", ".join(str(engine) for engine, call in sorted(calls.items()) if not call.done())
+    return f"{function_name(function)} was not done in time on engines {busy} of cluster {client.name!r}"
+
+
+def late_map(work: ChunkedMap, client: Client) -> str:
+    """Say how far a map is that was not done in time."""
+    return f"a map over {work.total} items on cluster {client.name!r} was not done in time: {work.percent:.0f}% are"
+
+
+def results_of(calls: Mapping[int, Future[R]]) -> list[R]:
+    """Return the results of calls, in the order of their engines; raise the exception of one that has failed."""
+    for call in calls.values():
+        if call.done() and _has_failed(call):
+            call.result()
+    return [calls[engine].result() for engine in sorted(calls)]
+
+
+def _has_failed(future: Future[Any]) -> bool:
+    return future.cancelled() or future.exception() is not None
 
 
 @contextmanager
@@ -91,18 +170,6 @@ def a_map(
         else:
             _cancel(client, work.unfinished)
         raise
-
-
-def left_of(deadline: float | None, most: float, work: ChunkedMap, client: Client) -> float:
-    """Return how many seconds to wait at a time; ClusterTimeout when a deadline has passed."""
-    if deadline is None:
-        return most
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise ClusterTimeout(
-            f"a map over {work.total} items on cluster {client.name!r} was not done in time: {work.percent:.0f}% are"
-        )
-    return min(most, left)
 
 
 def _cancel(client: Client, task_ids: list[str]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from prefect.blocks.core import Block
 from prefect.types import SecretDict
 from pydantic import Field, HttpUrl, model_validator
 
 from ipcluster_core import ClusterHandle, ClusterSpec
+
+if TYPE_CHECKING:
+    from .task_runners import IPClusterTaskRunner
 
 __all__ = ["IPClusterSpec"]
 
@@ -33,6 +36,10 @@ class IPClusterSpec(Block):
         @flow
         def nightly():
             return recipe.create("nightly")
+
+        @flow(task_runner=recipe.task_runner())
+        def mapped():
+            ...
         ```
     """
 
@@ -113,3 +120,9 @@ class IPClusterSpec(Block):
 
         handle: ClusterHandle = await acreate_cluster(name, self.spec(), **options)
         return handle
+
+    def task_runner(self, **options: Any) -> IPClusterTaskRunner:
+        """Return a task runner that makes such a cluster for each run of its flow, see `IPClusterTaskRunner`."""
+        from .task_runners import IPClusterTaskRunner
+
+        return IPClusterTaskRunner(spec=self.spec(), **options)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, wait
 from typing import Any, TypeVar
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from ipcluster_core import Client
-
-from .attempts import MapTask, a_map, attempt, left_of
+from .attempts import MapTask, a_map, attempt, connected, late_calls, late_map, results_of, unfinished, wait_for_a_turn
 from .options import TAGS, Calling
-from .progress import SECONDS, Progress
+from .progress import Progress
 from .reports import AnyCluster
 
 __all__ = ["map_on_cluster", "run_on_cluster", "run_spmd"]
@@ -35,6 +32,7 @@ def run_on_cluster(
     engines: Sequence[int] | None = None,
     timeout: float | None = None,
     retries: int | None = None,
+    log_output: bool = False,
     store: str | None = None,
     **kwargs: Any,
 ) -> T:
@@ -54,6 +52,8 @@ def run_on_cluster(
         Seconds that the call may run before it is interrupted.
     retries
         How often it may be run again after it was lost together with its engine. Default 0: at most once.
+    log_output
+        Whether what the cluster's engines write meanwhile, for whatever task, goes to the run's log, line by line.
     store
         URL of the store; default: the handle's, else as `ipcluster_core.open_store` has it.
 
@@ -71,12 +71,11 @@ def run_on_cluster(
     Exception
         Whatever `fn` raised, with the engine's traceback as its cause.
     """
-    with Client.connect(cluster, store=store) as client:
+    with connected(cluster, store, log_output=log_output) as client:
         future = client.options(engines=engines, timeout=timeout, retries=retries).submit(fn, *args, **kwargs)
-        with attempt(client, lambda: [] if future.done() else [future.task_id]):
-            # In turns, because Prefect's timeouts reach a thread only between two of them.
-            while not future.done():
-                wait([future], SECONDS)
+        with attempt(client, lambda: unfinished([future])):
+            while not wait_for_a_turn([future]):
+                pass
             return future.result()
 
 
@@ -91,6 +90,7 @@ def _map_on_cluster(
     timeout: float | None = None,
     retries: int | None = None,
     progress: bool = True,
+    log_output: bool = False,
     store: str | None = None,
 ) -> list[T]:
     """Run `fn` over the items of iterables on the engines of a cluster, all as one task run.
@@ -118,6 +118,8 @@ def _map_on_cluster(
         How often a chunk may be run again after it was lost together with its engine. Default 0: at most once.
     progress
         Whether to show an artifact that tells how much is done; there is none when it takes less than two seconds.
+    log_output
+        Whether what the cluster's engines write meanwhile, for whatever task, goes to the run's log, line by line.
     store
         URL of the store; default: the handle's, else as `ipcluster_core.open_store` has it.
 
@@ -140,14 +142,14 @@ def _map_on_cluster(
     deadline = None if timeout is None else time.monotonic() + timeout
     shown = Progress.of(cluster, fn, shown=progress)
     with (
-        Client.connect(cluster, store=store) as client,
+        connected(cluster, store, log_output=log_output) as client,
         a_map(client, fn, iterables, chunksize=chunksize, keep_errors=keep_errors) as work,
     ):
         view = client.options(engines=engines, retries=retries)
         work.begin(view)
         while pending := work.pending(view):
             shown.show(work.percent)
-            wait(pending, left_of(deadline, SECONDS, work, client), FIRST_EXCEPTION)
+            wait_for_a_turn(pending, deadline, lambda: late_map(work, client))
         shown.show(work.percent)
         return work.results()
 
@@ -165,10 +167,14 @@ def run_spmd(
     *args: Any,
     engines: str | Sequence[int] = "all",
     timeout: float | None = None,
+    log_output: bool = False,
     store: str | None = None,
     **kwargs: Any,
 ) -> list[T]:
     """Run ``fn(*args, **kwargs)`` once on each engine, at the same time; on an MPI set once on each rank.
+
+    When one call fails or the task is stopped, the others are interrupted. What waits inside a C library, as MPI does,
+    heeds that when it comes back; `restart_engines` ends it.
 
     Parameters
     ----------
@@ -179,7 +185,9 @@ def run_spmd(
     engines
         Name of a set, or ids, or ``"all"`` that are up now.
     timeout
-        Seconds until all results must be here. Calls that go on are not interrupted: the error tells their engines.
+        Seconds until all results must be here.
+    log_output
+        Whether what the cluster's engines write meanwhile, for whatever task, goes to the run's log, line by line.
     store
         URL of the store; default: the handle's, else as `ipcluster_core.open_store` has it.
 
@@ -199,6 +207,10 @@ def run_spmd(
     Exception
         What the first call that failed has raised.
     """
-    with Client.connect(cluster, store=store) as client:
-        results = client.run(fn, *args, engines=engines, timeout=timeout, **kwargs)
-    return [results[engine] for engine in sorted(results)]
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with connected(cluster, store, log_output=log_output) as client:
+        calls = client.spread(fn, *args, engines=engines, timeout=timeout, **kwargs)
+        with attempt(client, lambda: unfinished(calls.values())):
+            while not wait_for_a_turn(calls.values(), deadline, lambda: late_calls(calls, fn, client)):
+                pass
+            return results_of(calls)

@@ -37,10 +37,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def leak_policy() -> leaks.Policy:
-    """Allow what Airflow leaves: the loop of its API server, a selector for each task, its database's files."""
+    """Allow what Airflow leaves: the loop of its API server, a selector for each task, its database's files.
+
+    Also the one thread in which coroutines run what blocks, which asgiref keeps.
+    """
     return leaks.Policy(
         # The last is that of Airflow 3.2, which gives it no name.
         loops=(*leaks.Policy().loops, "InProcessExecutionAPI-loop", "Thread-* (run_forever)"),
+        threads=(*leaks.Policy().threads, "ThreadPoolExecutor-0_0"),
         descriptors=("*eventpoll*", "*/airflow.db*"),
     )
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import DAG
 from airflow.triggers.base import TriggerEvent
 
@@ -24,7 +27,7 @@ from airflow_ipcluster import (
     ScaleClusterOperator,
     WaitForClusterOperator,
 )
-from airflow_ipcluster.hooks import AnyCluster
+from airflow_ipcluster.hooks import AnyCluster, ClusterHook
 from airflow_ipcluster.operators import waiting
 from airflow_ipcluster.triggers import ClusterTrigger
 from airflow_ipcluster.watching import Look, Seen, Wanted, look
@@ -185,6 +188,47 @@ def test_a_wait_without_a_limit_in_time_is_refused() -> None:
     """When the DAG is parsed."""
     with pytest.raises(ValueError, match="timeout and poll_interval of task 'wait' are seconds, not 0"):
         WaitForClusterOperator(task_id="wait", cluster="any", timeout=0)
+
+
+def test_a_start_from_the_trigger_needs_arguments_that_are_known_without_a_worker() -> None:
+    """A name, a handle or a template; not what another task returns. Told when the DAG is parsed."""
+    options: dict[str, Any] = {"deferrable": True, "start_from_trigger": True, "timeout": 60, "poke_interval": 2}
+    with DAG("unattended"):
+        sensor = ClusterReadySensor(task_id="ready", cluster="nightly-{{ ds }}", n=3, **options)
+        with pytest.raises(TypeError, match="cluster of task 'ended' is what another task returns"):
+            ClusterEndedSensor(task_id="ended", cluster=sensor.output, **options)
+        with pytest.raises(ValueError, match="task 'here' starts from its trigger only with deferrable=True"):
+            ClusterEndedSensor(task_id="here", cluster="nightly", **{**options, "deferrable": False})
+    start = sensor.start_trigger_args
+    assert sensor.start_from_trigger
+    assert start is not None
+
+    made = ClusterTrigger(**(start.trigger_kwargs or {}))
+
+    assert f"{ClusterTrigger.__module__}.{ClusterTrigger.__qualname__}" == start.trigger_cls
+    assert (made.cluster, made.wanted, made.n, made.deadline) == ("nightly-{{ ds }}", Wanted.READY, 3, None)
+    assert getattr(sensor, start.next_method)
+    assert start.timeout == timedelta(seconds=60)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_trigger_without_a_worker_finds_the_store_by_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """That of the default id need not exist."""
+    store = f"file:{tmp_path}/other"
+    if known:
+        monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "ipcluster", "host": store}))
+    name = "other" if known else ClusterHook.default_conn_name
+    with Cluster("there", n=1, store=store if known else None) as cluster:
+        made = trigger("there", ipcluster_conn_id=name, n="1")
+        assert asyncio.run(fire(made))["handle"] == cluster.handle.model_dump(mode="json")
+
+
+def test_a_trigger_whose_connection_does_not_exist_fails() -> None:
+    """There is nothing to wait for."""
+    with pytest.raises(AirflowNotFoundException, match="missing"):
+        asyncio.run(fire(trigger("there", ipcluster_conn_id="missing")))
 
 
 def trigger(cluster: AnyCluster, wanted: str = "ready", seconds: float = 30.0, **kwargs: Any) -> ClusterTrigger:

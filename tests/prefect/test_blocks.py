@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from prefect import flow
+from prefect import flow, task
 from prefect.blocks.core import Block
 from prefect.client.orchestration import get_client
 from prefect.testing.standard_test_suites import BlockStandardTestSuite
@@ -88,6 +88,18 @@ def test_a_saved_block_makes_clusters() -> None:
     assert shown.data["secret_env"] == {"TOKEN": "********"}
     assert using() == ("hidden", "ended")
     assert asyncio.run(using_later()) == "later"
+
+    @task
+    def token() -> str:
+        return __import__("os").environ["TOKEN"]  # type: ignore[no-any-return]
+
+    recipe: Any = IPClusterSpec.load("small")
+
+    @flow(task_runner=recipe.task_runner())
+    def mapped() -> list[str]:
+        return [future.result() for future in (token.submit(), token.submit())]
+
+    assert mapped() == ["hidden"] * 2
     assert flows.create("standing", block="small").name == "standing"
     for name in ("later", "standing"):
         assert ClusterManager().get_sync(name).state is ClusterState.RUNNING

@@ -6,11 +6,12 @@ import asyncio
 import functools
 import os
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect import State, flow, task
+from prefect import State, Task, flow, task
 from prefect.artifacts import Artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
@@ -23,12 +24,12 @@ from prefect_ipcluster import (
     amap_on_cluster,
     arun_on_cluster,
     arun_spmd,
+    attempts,
     chunks,
     map_on_cluster,
     progress,
     run_on_cluster,
     run_spmd,
-    work,
 )
 
 
@@ -214,11 +215,14 @@ def test_a_map_that_is_late_says_how_much_is_done(cluster: ClusterHandle) -> Non
     steps.wait_until(lambda: not sum(_tasks().values()), 10)
 
 
+@pytest.mark.parametrize("step", [run_on_cluster, run_spmd], ids=["once", "on each engine"])
 @pytest.mark.parametrize("submitted", [False, True], ids=["called", "in a thread"])
 @pytest.mark.timeout(method="thread")  # Prefect's own needs the alarm signal
-def test_a_task_that_takes_too_long_stops_its_call(cluster: ClusterHandle, submitted: bool) -> None:
-    """On the engine too, and whether or not it runs in the main thread."""
-    limited = run_on_cluster.with_options(timeout_seconds=1)
+def test_a_task_that_takes_too_long_stops_its_call(
+    cluster: ClusterHandle, submitted: bool, step: Task[..., Any]
+) -> None:
+    """On the engines too, and whether or not it runs in the main thread."""
+    limited = step.with_options(timeout_seconds=1)
 
     @flow
     def calling() -> str:
@@ -236,7 +240,7 @@ def test_a_task_that_takes_too_long_stops_its_call(cluster: ClusterHandle, submi
 @pytest.mark.parametrize("slow", [False, True], ids=["at once", "as the map ends"])
 def test_the_progress_of_a_map_is_shown(cluster: ClusterHandle, monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
     """As one artifact, made when it takes long enough, and complete at the end, also when all ends as it is made."""
-    monkeypatch.setattr(work, "SECONDS", 0.05)
+    monkeypatch.setattr(attempts, "SECONDS", 0.05)
     monkeypatch.setattr(progress, "SECONDS", 0.05)
     create = progress._create
 
@@ -282,6 +286,80 @@ def test_a_call_on_each_engine_gives_their_results_in_order(cluster: ClusterHand
     assert nines == [9, 9]
 
 
+@pytest.mark.parametrize("step", [run_spmd, arun_spmd], ids=["sync", "async"])
+def test_a_call_on_each_engine_that_is_late_names_the_engines(cluster: ClusterHandle, step: Task[..., Any]) -> None:
+    """And does not go on there."""
+
+    @flow
+    def calling() -> Any:  # noqa: ANN401 - of either kind
+        return step(cluster, time.sleep, 60, timeout=0.5, return_state=True)
+
+    @flow
+    async def acalling() -> Any:  # noqa: ANN401 - of either kind
+        return await step(cluster, time.sleep, 60, timeout=0.5, return_state=True)
+
+    with pytest.raises(errors.ClusterTimeout, match="sleep was not done in time on engines 0, 1 of cluster 'workers'"):
+        calling() if step is run_spmd else asyncio.run(acalling())
+    steps.wait_until(lambda: not sum(_tasks().values()), 10)
+
+
+def fail_on_one(marker: Path) -> None:
+    """Fail on one engine, and work for long on the others."""
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        time.sleep(60)
+    else:
+        raise ValueError("no luck")
+
+
+def test_one_call_on_each_engine_that_fails_stops_the_others(cluster: ClusterHandle, tmp_path: Path) -> None:
+    """They would wait for what it does not send any more."""
+
+    @flow
+    def calling() -> None:
+        run_spmd(cluster, fail_on_one, tmp_path / "marker")
+
+    with pytest.raises(ValueError, match="no luck"):
+        calling()
+    steps.wait_until(lambda: not sum(_tasks().values()), 10)
+
+
+def tell(what: str) -> None:
+    """Write a line, as code does that knows nothing of Prefect."""
+    os.write(1, f"{what}\n".encode())
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_what_engines_write_is_in_the_log_of_the_run(
+    cluster: ClusterHandle, caplog: pytest.LogCaptureFixture, wanted: bool
+) -> None:
+    """If it is wanted, with the engine's id, of each kind of task, sync and async."""
+
+    @flow
+    async def working() -> None:
+        await arun_on_cluster(cluster, tell, "async once", log_output=wanted)
+        await amap_on_cluster(cluster, tell, ["async map"], log_output=wanted)
+        await arun_spmd(cluster, tell, "async each", log_output=wanted)
+
+    @flow
+    def calling() -> None:
+        run_on_cluster(cluster, tell, "once", log_output=wanted)
+        map_on_cluster(cluster, tell, ["map"], log_output=wanted)
+        run_spmd(cluster, tell, "each", log_output=wanted)
+
+    calling()
+    asyncio.run(working())
+    found = [record.getMessage() for record in caplog.records if record.name == "prefect.task_runs"]
+    lines = sorted(line for line in found if line.startswith("[engine "))
+    said = Counter(line.partition("] ")[2] for line in lines)
+
+    each = {"once": 1, "map": 1, "each": 2, "async once": 1, "async map": 1, "async each": 2}
+    assert said == (Counter(each) if wanted else Counter())
+    if wanted:
+        assert {"[engine 0] each", "[engine 1] each"} <= set(lines)
+
+
 def test_async_flows_have_twins(cluster: ClusterHandle, tmp_path: Path) -> None:
     """Of each, with the same behaviour."""
 
@@ -304,12 +382,13 @@ def test_async_flows_have_twins(cluster: ClusterHandle, tmp_path: Path) -> None:
     assert calls(tmp_path) == {0: 1, 1: 2, 2: 1, 3: 1}
 
 
-def test_an_async_call_that_takes_too_long_is_stopped(cluster: ClusterHandle) -> None:
-    """On the engine too."""
+@pytest.mark.parametrize("step", [arun_on_cluster, arun_spmd], ids=["once", "on each engine"])
+def test_an_async_call_that_takes_too_long_is_stopped(cluster: ClusterHandle, step: Task[..., Any]) -> None:
+    """On the engines too."""
 
     @flow
     async def calling() -> str:
-        limited = arun_on_cluster.with_options(timeout_seconds=1)
+        limited = step.with_options(timeout_seconds=1)
         state: State[Any] = await limited(cluster, time.sleep, 60, return_state=True)
         return str(state.name)
 
