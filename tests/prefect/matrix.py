@@ -417,6 +417,8 @@ def main() -> int:
     parser.add_argument("--api", help="URL of a Prefect server; default: one is started")
     parser.add_argument("--logs", action="store_true", help="show the logs after a cell in which something is wrong")
     arguments = parser.parse_args()
+    # Also when this runs in the background of a shell, which has what it starts ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     print(f"{'way':<7} {'style':<6} {'case':<16} {'gone':>7} {'limit':>7} {'run is':<11}      why the cluster ended")
     wrong = 0
     with site_at(arguments.api) as site:
