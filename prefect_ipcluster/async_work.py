@@ -20,12 +20,12 @@ from .attempts import (
     attempt,
     late_calls,
     late_map,
-    output_of,
     results_of,
     unfinished,
     wait_for_a_turn,
 )
 from .options import TAGS, Calling
+from .output import logged_output
 from .progress import Progress
 from .reports import AnyCluster
 
@@ -41,7 +41,8 @@ async def _connected(cluster: AnyCluster, store: str | None, *, log_output: bool
     """Connect as `connected` does, in threads, because that blocks; what is not over at the end goes on."""
     client = await asyncio.to_thread(Client.connect, cluster, store=store)
     try:
-        output = await asyncio.to_thread(output_of, client, log_output=log_output)
+        output = logged_output(client, wanted=log_output)
+        await asyncio.to_thread(output.__enter__)
         try:
             yield client
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from prefect import Task
@@ -17,6 +17,7 @@ from ipcluster_core.errors import ClusterError, ClusterTimeout
 
 from .chunks import ChunkedMap, recall, remember
 from .options import function_name
+from .output import logged_output
 from .progress import SECONDS
 from .reports import AnyCluster, run_logger
 
@@ -27,7 +28,6 @@ __all__ = [
     "connected",
     "late_calls",
     "late_map",
-    "output_of",
     "results_of",
     "unfinished",
     "wait_for_a_turn",
@@ -69,16 +69,8 @@ def _covered(args: tuple[Any, ...]) -> tuple[Any, ...]:
 @contextmanager
 def connected(cluster: AnyCluster, store: str | None, *, log_output: bool) -> Generator[Client]:
     """Connect; in the block what engines write goes to the run's log, if that is wanted."""
-    with Client.connect(cluster, store=store) as client, output_of(client, log_output=log_output):
+    with Client.connect(cluster, store=store) as client, logged_output(client, wanted=log_output):
         yield client
-
-
-def output_of(client: Client, *, log_output: bool) -> AbstractContextManager[Any]:
-    """Have what engines write go to the run's log, line by line, until a block is left."""
-    if not log_output:
-        return nullcontext()
-    log = run_logger()
-    return client.stream_output(lambda engine, line: log.info("[engine %d] %s", engine, line))
 
 
 def unfinished(futures: Collection[Future[Any]]) -> list[str]:

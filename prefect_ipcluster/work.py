@@ -53,7 +53,8 @@ def run_on_cluster(
     retries
         How often it may be run again after it was lost together with its engine. Default 0: at most once.
     log_output
-        Whether what the cluster's engines write meanwhile, for whatever task, goes to the run's log, line by line.
+        Whether what the cluster's engines write meanwhile, for whatever task, goes to the run's log, line by line: 2000
+        lines at once, and 100 a second.
     store
         URL of the store; default: the handle's, else as `ipcluster_core.open_store` has it.
 
@@ -119,7 +120,8 @@ def _map_on_cluster(
     progress
         Whether to show an artifact that tells how much is done; there is none when it takes less than two seconds.
     log_output
-        Whether what the cluster's engines write meanwhile, for whatever task, goes to the run's log, line by line.
+        Whether what the cluster's engines write meanwhile, for whatever task, goes to the run's log, line by line: 2000
+        lines at once, and 100 a second.
     store
         URL of the store; default: the handle's, else as `ipcluster_core.open_store` has it.
 
@@ -187,7 +189,8 @@ def run_spmd(
     timeout
         Seconds until all results must be here.
     log_output
-        Whether what the cluster's engines write meanwhile, for whatever task, goes to the run's log, line by line.
+        Whether what the cluster's engines write meanwhile, for whatever task, goes to the run's log, line by line: 2000
+        lines at once, and 100 a second.
     store
         URL of the store; default: the handle's, else as `ipcluster_core.open_store` has it.
 

@@ -1,8 +1,9 @@
-"""C01, C04, C05, C08, C31 where Prefect's own code has a part in it."""
+"""C01, C04, C05, C08, C31, C33 where Prefect's own code has a part in it."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import textwrap
 import threading
@@ -231,3 +232,53 @@ def test_code_beside_a_flow_runs_on_engines_that_do_not_have_it(
 
     assert steps.run_step(code, str(folder)).splitlines()[-1] == "[10, 10, 8, 10]"
     assert steps.ctl("teardown", "c31").returncode == 0
+
+
+#: A step that attaches to somebody else's cluster, has a task write in every way to its death, and one flood.
+SPEAKER = """
+    import ctypes, logging, os, signal, subprocess, sys
+    from prefect import flow
+    from prefect_ipcluster import run_on_cluster
+
+    def speak():
+        for n in range(100):
+            print("print", n)
+        for n in range(100):
+            logging.getLogger("pipeline").info("log %d", n)
+        subprocess.run([sys.executable, "-c", "for n in range(10): print('child', n)"], check=True)
+        for n in range(5):
+            ctypes.CDLL(None).puts(f"C {n}".encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def flood():
+        for n in range(1_000_000):
+            print("flood", n)
+
+    @flow
+    def speaking():
+        spoken = run_on_cluster("c33", speak, log_output=True, return_state=True)
+        print(spoken.name, spoken.message)
+        run_on_cluster("c33", flood, log_output=True)
+
+    speaking()
+"""
+
+
+def test_what_a_task_writes_is_in_the_log_of_its_run_to_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C33: prints, log records, a child, C; the engine dies. It is somebody else's cluster. A flood is cut."""
+    monkeypatch.setenv("PREFECT_API_URL", PREFECT_API_URL.value())
+    assert steps.ctl("create", "c33", "-n", "1").returncode == 0
+    with steps.started_step(SPEAKER) as process:
+        output, log = process.communicate(timeout=90)
+    assert process.returncode == 0, log
+    found: dict[str, list[int]] = {"print": [], "log": [], "child": [], "C": []}
+    for source, number in re.findall(r"\[engine 0\] .*?(print|log|child|C) (\d+)", log):
+        found[source].append(int(number))
+
+    assert found == {"print": [*range(100)], "log": [*range(100)], "child": [*range(10)], "C": [*range(5)]}
+    assert log.count("[engine 0] flood") < 20_000
+    assert re.search(r"\d+ lines of engines are not shown here: ipclusterctl logs c33", log)
+    assert "lines dropped" in steps.ctl("logs", "c33").stdout
+    assert output.startswith("Failed")
+    assert "SIGKILL" in output
+    assert steps.ctl("teardown", "c33").returncode == 0

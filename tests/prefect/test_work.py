@@ -27,6 +27,7 @@ from prefect_ipcluster import (
     attempts,
     chunks,
     map_on_cluster,
+    output,
     progress,
     run_on_cluster,
     run_spmd,
@@ -358,6 +359,19 @@ def test_what_engines_write_is_in_the_log_of_the_run(
     assert said == (Counter(each) if wanted else Counter())
     if wanted:
         assert {"[engine 0] each", "[engine 1] each"} <= set(lines)
+
+
+def test_a_flood_is_in_the_log_of_the_run_in_part() -> None:
+    """So many lines at once, then so many a second; the rest is counted."""
+    budget = output.Budget(at_once=3, per_second=2)
+    first = [budget.take(10.0) for _ in range(5)]
+    second = [budget.take(11.0) for _ in range(3)]
+    late = [budget.take(100.0) for _ in range(4)]
+
+    assert first == [True, True, True, False, False]
+    assert second == [True, True, False]
+    assert late == [True, True, True, False]
+    assert budget.dropped == 4
 
 
 def test_async_flows_have_twins(cluster: ClusterHandle, tmp_path: Path) -> None:
