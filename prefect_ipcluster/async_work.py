@@ -18,6 +18,7 @@ from .attempts import (
     MapTask,
     a_map,
     attempt,
+    attempt_on_each,
     late_calls,
     late_map,
     results_of,
@@ -122,7 +123,7 @@ async def arun_spmd(
     deadline = None if timeout is None else time.monotonic() + timeout
     async with _connected(cluster, store, log_output=log_output) as client:
         calls = await asyncio.to_thread(client.spread, fn, *args, engines=engines, timeout=timeout, **kwargs)
-        with attempt(client, lambda: unfinished(calls.values())):
+        with attempt_on_each(client, calls):
             late = functools.partial(late_calls, calls, fn, client)
             while not await asyncio.to_thread(wait_for_a_turn, calls.values(), deadline, late):
                 pass

@@ -25,6 +25,7 @@ __all__ = [
     "MapTask",
     "a_map",
     "attempt",
+    "attempt_on_each",
     "connected",
     "late_calls",
     "late_map",
@@ -130,6 +131,19 @@ def attempt(client: Client, unfinished: Callable[[], list[str]]) -> Generator[No
         yield
     except BaseException:
         _cancel(client, unfinished())
+        raise
+
+
+@contextmanager
+def attempt_on_each(client: Client, calls: Mapping[int, Future[Any]]) -> Generator[None]:
+    """Do the same for calls by engine; a note tells which engines go on nevertheless."""
+    try:
+        with attempt(client, lambda: unfinished(calls.values())):
+            yield
+    except Exception as error:
+        busy = ", ".join(str(engine) for engine, call in sorted(calls.items()) if not call.done())
+        if busy:
+            error.add_note(f"engines {busy} are still busy with their part of this call: restart them")
         raise
 
 

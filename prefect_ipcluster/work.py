@@ -13,7 +13,18 @@ from typing import Any, TypeVar
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from .attempts import MapTask, a_map, attempt, connected, late_calls, late_map, results_of, unfinished, wait_for_a_turn
+from .attempts import (
+    MapTask,
+    a_map,
+    attempt,
+    attempt_on_each,
+    connected,
+    late_calls,
+    late_map,
+    results_of,
+    unfinished,
+    wait_for_a_turn,
+)
 from .options import TAGS, Calling
 from .progress import Progress
 from .reports import AnyCluster
@@ -176,7 +187,7 @@ def run_spmd(
     """Run ``fn(*args, **kwargs)`` once on each engine, at the same time; on an MPI set once on each rank.
 
     When one call fails or the task is stopped, the others are interrupted. What waits inside a C library, as MPI does,
-    heeds that when it comes back; `restart_engines` ends it.
+    heeds that when it comes back: a note of the exception names such engines, and `restart_engines` ends it.
 
     Parameters
     ----------
@@ -213,7 +224,7 @@ def run_spmd(
     deadline = None if timeout is None else time.monotonic() + timeout
     with connected(cluster, store, log_output=log_output) as client:
         calls = client.spread(fn, *args, engines=engines, timeout=timeout, **kwargs)
-        with attempt(client, lambda: unfinished(calls.values())):
+        with attempt_on_each(client, calls):
             while not wait_for_a_turn(calls.values(), deadline, lambda: late_calls(calls, fn, client)):
                 pass
             return results_of(calls)

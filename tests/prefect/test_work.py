@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import re
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +326,35 @@ def test_one_call_on_each_engine_that_fails_stops_the_others(cluster: ClusterHan
     with pytest.raises(ValueError, match="no luck"):
         calling()
     steps.wait_until(lambda: not sum(_tasks().values()), 10)
+
+
+def fail_on_one_and_go_on(marker: Path) -> None:
+    """Fail on one engine; on the others heed no interrupt, as code does that waits in a C library."""
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with suppress(KeyboardInterrupt):
+                time.sleep(60)
+    else:
+        raise ValueError("no luck")
+
+
+def test_engines_that_heed_no_interrupt_are_named_when_another_one_fails(
+    cluster: ClusterHandle, tmp_path: Path
+) -> None:
+    """C36: as ranks in a barrier; the error does not wait for them."""
+
+    @flow
+    def calling() -> None:
+        run_spmd(cluster, fail_on_one_and_go_on, tmp_path / "marker")
+
+    with pytest.raises(ValueError, match="no luck") as raised:
+        calling()
+
+    (note,) = [note for note in raised.value.__notes__ if "busy" in note]
+    assert re.fullmatch(r"engines [01] are still busy with their part of this call: restart them", note)
 
 
 def tell(what: str) -> None:
