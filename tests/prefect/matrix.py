@@ -29,6 +29,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.request import urlopen
 from uuid import UUID
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+import leaks
+
 HERE = Path(__file__).parent
 FLOWS_FILE = HERE / "matrix_flows.py"
 
@@ -417,6 +421,7 @@ def main() -> int:
     parser.add_argument("--api", help="URL of a Prefect server; default: one is started")
     parser.add_argument("--logs", action="store_true", help="show the logs after a cell in which something is wrong")
     arguments = parser.parse_args()
+    leaks.mark_run()
     # Also when this runs in the background of a shell, which has what it starts ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     print(f"{'way':<7} {'style':<6} {'case':<16} {'gone':>7} {'limit':>7} {'run is':<11}      why the cluster ended")
