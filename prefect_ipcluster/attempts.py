@@ -92,13 +92,15 @@ def wait_for_a_turn(
     Raises
     ------
     ClusterTimeout
-        The deadline has passed; it says what `late` returns.
+        They are not, and the deadline has passed; it says what `late` returns.
     """
     left = SECONDS if deadline is None else min(SECONDS, deadline - time.monotonic())
+    waited = wait(futures, max(0.0, left), FIRST_EXCEPTION)
+    if not waited.not_done or any(map(_has_failed, waited.done)):
+        return True
     if left <= 0:
         raise ClusterTimeout(late())
-    waited = wait(futures, left, FIRST_EXCEPTION)
-    return not waited.not_done or any(map(_has_failed, waited.done))
+    return False
 
 
 def late_calls(calls: Mapping[int, Future[Any]], function: object, client: Client) -> str:

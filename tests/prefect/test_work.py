@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections import Counter
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,16 @@ def test_a_call_on_each_engine_that_is_late_names_the_engines(cluster: ClusterHa
     with pytest.raises(errors.ClusterTimeout, match="sleep was not done in time on engines 0, 1 of cluster 'workers'"):
         calling() if step is run_spmd else asyncio.run(acalling())
     steps.wait_until(lambda: not sum(_tasks().values()), 10)
+
+
+def test_what_is_over_is_not_late() -> None:
+    """Not even when nobody has looked before the deadline."""
+    over, going_on = Future[int](), Future[int]()
+    over.set_result(1)
+
+    assert attempts.wait_for_a_turn([over], time.monotonic() - 1)
+    with pytest.raises(errors.ClusterTimeout, match="they are late"):
+        attempts.wait_for_a_turn([over, going_on], time.monotonic() - 1, lambda: "they are late")
 
 
 def fail_on_one(marker: Path) -> None:
