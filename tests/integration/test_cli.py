@@ -259,3 +259,17 @@ def test_status_of_a_cluster_whose_record_cannot_be_read_is_broken() -> None:
     assert steps.ctl("teardown", "half").stdout.startswith(
         "half: ended (the record of cluster 'half' could not be read; "
     )
+
+
+def test_the_command_works_where_the_standard_streams_are_closed() -> None:
+    """As some cron jobs and services have it; nothing else gets their numbers."""
+    closed = 'exec "$@" 0<&- 1>&- 2>&-'
+    command = ["sh", "-c", closed, "sh", sys.executable, "-m", "ipcluster_core.cli"]
+    created = subprocess.run([*command, "create", "closed", "-n", "1"], check=False, timeout=60)
+    streams = steps.ctl("run", "closed", "--", "sh", "-c", "ls -l /proc/self/fd | grep -c ' [012] -> '").stdout
+    failed = subprocess.run([*command, "status", "nobody"], check=False, timeout=60)
+    ended = subprocess.run([*command, "teardown", "closed", "--yes"], check=False, timeout=60)
+
+    assert (created.returncode, failed.returncode, ended.returncode) == (0, 3, 0)
+    assert streams.strip() == "3"
+    assert not steps.living("closed")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
+import os
 import sys
 from collections.abc import Sequence
 
 from .. import errors
 
-__all__ = ["Exit", "complain", "progress", "say", "table"]
+__all__ = ["Exit", "complain", "open_streams", "progress", "say", "table"]
 
 
 class Exit(enum.IntEnum):
@@ -21,6 +22,16 @@ class Exit(enum.IntEnum):
     IN_USE = 4
     LEFTOVERS = 5
     INTERRUPTED = 130
+
+
+def open_streams() -> None:
+    """Have the null device where whoever starts the command has closed a standard stream, as some services do."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # The lowest number is free, so this is the stream's for children too.
+            fd = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(fd, True)  # noqa: FBT003 - its only argument
+            setattr(sys, name, os.fdopen(fd, "r" if name == "stdin" else "w"))
 
 
 def say(text: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from . import many, single
-from .output import Exit, complain, say
+from .output import Exit, complain, open_streams, say
 
 __all__ = ["main"]
 
@@ -19,6 +19,7 @@ _Verb = Callable[[argparse.Namespace], int]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; never ends with a traceback."""
+    open_streams()
     given = list(sys.argv[1:] if argv is None else argv)
     command: list[str] = []
     if "--" in given:

@@ -184,7 +184,8 @@ class FileStore:
             # Else it is the store that is none.
             damaged = misshapen and document is not None and os.path.lexists(document)
             kind = StoreDamaged if damaged else StoreError
-            raise kind(f"store {self.url}: {error.strerror} ({error.filename})") from error
+            where = "" if error.filename is None else f" ({error.filename})"
+            raise kind(f"store {self.url}: {error.strerror}{where}") from error
 
 
 def _new_name() -> str:
