@@ -15,7 +15,6 @@ from airflow.providers.common.compat.sdk import (
     PokeReturnValue,
     XComArg,
 )
-from airflow.triggers.base import StartTriggerArgs
 
 from .hooks import AnyCluster, ClusterHook
 from .operators.waiting import DEFERRABLE
@@ -82,6 +81,8 @@ class ClusterSensor(BaseSensorOperator):
                 raise TypeError(
                     f"{name} of task {self.task_id!r} is what another task returns, so it cannot start from its trigger"
                 )
+        from airflow.triggers.base import StartTriggerArgs
+
         self.start_from_trigger = True
         self.start_trigger_args = StartTriggerArgs(
             trigger_cls="airflow_ipcluster.triggers.ClusterTrigger",
