@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from hypothesis import given
@@ -88,11 +89,11 @@ def test_what_is_delivered_and_what_is_dropped_are_what_was_written(steps: list[
 
 
 class Served:
-    """A publisher that is served by a thread, as a nanny serves it."""
+    """A publisher that is served by a thread, as a nanny serves it; that thread publishes too."""
 
     def __init__(self, folder: str) -> None:
         self.left: list[bytes] = []
-        self.lock = threading.Lock()
+        self._given = SimpleQueue[tuple[list[bytes], threading.Event]]()
         self.publisher = Publisher(folder, lambda shown: shown == b"secret", self._drain)
         self._over = False
         self._thread = threading.Thread(target=self._serve)
@@ -104,13 +105,17 @@ class Served:
 
     def _serve(self) -> None:
         while not self._over:
-            with self.lock:
-                self.publisher.serve(0.005)
+            while not self._given.empty():
+                lines, published = self._given.get()
+                self.publisher.publish(3, lines)
+                published.set()
+            self.publisher.serve(0.005)
 
     def publish(self, lines: list[bytes]) -> None:
-        """Publish lines of engine 3."""
-        with self.lock:
-            self.publisher.publish(3, lines)
+        """Have the thread publish lines of engine 3."""
+        published = threading.Event()
+        self._given.put((lines, published))
+        assert published.wait(10)
 
     def end(self) -> None:
         """End the thread, and the publisher with it."""
