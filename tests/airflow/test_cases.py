@@ -27,6 +27,7 @@ from airflow_ipcluster import CreateClusterOperator, RunOnClusterOperator, Teard
 from ipcluster_core import Client, Cluster, ClusterState, errors, open_store
 from ipcluster_core.process import children
 from runs import RunDag, XComs, states
+from speech import SPEAKERS, spoken
 
 StartWorker = Callable[[str, str], "subprocess.Popen[str]"]
 
@@ -309,25 +310,9 @@ def test_the_key_of_a_cluster_is_in_no_place_that_airflow_shows(
     assert '"name": "c18"' in json.dumps(result["rendered"])
 
 
-SPEAKING = """
-    import logging, os, signal, subprocess, sys
+SPEAKING = f"""{SPEAKERS}
     from airflow.sdk import dag
     from airflow_ipcluster import RunOnClusterOperator
-
-    def speak():
-        import ctypes
-        for n in range(100):
-            print("print", n)
-        for n in range(100):
-            logging.getLogger("pipeline").info("log %d", n)
-        subprocess.run([sys.executable, "-c", "for n in range(10): print('child', n)"], check=True)
-        for n in range(5):
-            ctypes.CDLL(None).puts(f"C {n}".encode())
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def flood():
-        for n in range(1_000_000):
-            print("flood", n)
 
     @dag(schedule=None)
     def speaking():
@@ -342,12 +327,13 @@ def test_what_a_task_writes_is_in_its_log_to_the_last_word(start_worker: StartWo
     """C33: prints, log records, a child, C; the engine dies. It is somebody else's cluster. A flood is cut."""
     with Cluster("c33", n=1):
         result = result_of(start_worker("speaking", SPEAKING))
-    lines = re.findall(r"\[engine 0\] .*?(print|log|child|C) (\d+)", result["output"])
-    found: dict[str, list[int]] = {"print": [], "log": [], "child": [], "C": []}
-    for source, number in lines:
-        found[source].append(int(number))
 
-    assert found == {"print": [*range(100)], "log": [*range(100)], "child": [*range(10)], "C": [*range(5)]}
+    assert spoken(result["output"]) == {
+        "print": [*range(100)],
+        "log": [*range(100)],
+        "child": [*range(10)],
+        "C": [*range(5)],
+    }
     assert result["states"] == {"speak": "failed", "flood": "success"}
     assert re.search(r"\[engine 0\] \[ipcluster\] \d+ lines dropped", result["output"])
     assert "SIGKILL" in result["output"]

@@ -19,6 +19,7 @@ from prefect.states import State
 import steps
 from ipcluster_core import Client, ClusterHandle, ClusterManager, errors
 from prefect_ipcluster import connect_cluster, create_cluster, teardown_cluster
+from speech import SPEAKERS, spoken
 
 #: A flow whose cluster outlives it, and which is at work when it is told to stop.
 STOPPED = """
@@ -235,24 +236,9 @@ def test_code_beside_a_flow_runs_on_engines_that_do_not_have_it(
 
 
 #: A step that attaches to somebody else's cluster, has a task write in every way to its death, and one flood.
-SPEAKER = """
-    import ctypes, logging, os, signal, subprocess, sys
+SPEAKER = f"""{SPEAKERS}
     from prefect import flow
     from prefect_ipcluster import run_on_cluster
-
-    def speak():
-        for n in range(100):
-            print("print", n)
-        for n in range(100):
-            logging.getLogger("pipeline").info("log %d", n)
-        subprocess.run([sys.executable, "-c", "for n in range(10): print('child', n)"], check=True)
-        for n in range(5):
-            ctypes.CDLL(None).puts(f"C {n}".encode())
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def flood():
-        for n in range(1_000_000):
-            print("flood", n)
 
     @flow
     def speaking():
@@ -271,11 +257,8 @@ def test_what_a_task_writes_is_in_the_log_of_its_run_to_the_last_word(monkeypatc
     with steps.started_step(SPEAKER) as process:
         output, log = process.communicate(timeout=90)
     assert process.returncode == 0, log
-    found: dict[str, list[int]] = {"print": [], "log": [], "child": [], "C": []}
-    for source, number in re.findall(r"\[engine 0\] .*?(print|log|child|C) (\d+)", log):
-        found[source].append(int(number))
 
-    assert found == {"print": [*range(100)], "log": [*range(100)], "child": [*range(10)], "C": [*range(5)]}
+    assert spoken(log) == {"print": [*range(100)], "log": [*range(100)], "child": [*range(10)], "C": [*range(5)]}
     assert log.count("[engine 0] flood") < 20_000
     assert re.search(r"\d+ lines of engines are not shown here: ipclusterctl logs c33", log)
     assert "lines dropped" in steps.ctl("logs", "c33").stdout
