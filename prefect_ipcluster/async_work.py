@@ -22,7 +22,6 @@ from .attempts import (
     late_calls,
     late_map,
     results_of,
-    unfinished,
     wait_for_a_turn,
 )
 from .options import TAGS, Calling
@@ -68,7 +67,7 @@ async def arun_on_cluster(
     """Run ``fn(*args, **kwargs)`` once, on an engine of a cluster; twin of `run_on_cluster`."""
     async with _connected(cluster, store, log_output=log_output) as client:
         future = client.options(engines=engines, timeout=timeout, retries=retries).submit(fn, *args, **kwargs)
-        with attempt(client, lambda: unfinished([future])):
+        with attempt(client, [future]):
             while not await asyncio.to_thread(wait_for_a_turn, [future]):
                 pass
             return future.result()

@@ -30,7 +30,6 @@ __all__ = [
     "late_calls",
     "late_map",
     "results_of",
-    "unfinished",
     "wait_for_a_turn",
 ]
 
@@ -74,11 +73,6 @@ def connected(cluster: AnyCluster, store: str | None, *, log_output: bool) -> Ge
         yield client
 
 
-def unfinished(futures: Collection[Future[Any]]) -> list[str]:
-    """Return the ids of the tasks that are not over."""
-    return [future.task_id for future in futures if not future.done()]  # type: ignore[attr-defined]
-
-
 def wait_for_a_turn(
     futures: Collection[Future[Any]], deadline: float | None = None, late: Callable[[], str] = str
 ) -> bool:
@@ -105,8 +99,7 @@ def wait_for_a_turn(
 
 def late_calls(calls: Mapping[int, Future[Any]], function: object, client: Client) -> str:
     """Say which engines have not finished their call in time."""
-    busy = ", ".join(str(engine) for engine, call in sorted(calls.items()) if not call.done())
-    return f"{function_name(function)} was not done in time on engines {busy} of cluster {client.name!r}"
+    return f"{function_name(function)} was not done in time on engines {_busy(calls)} of cluster {client.name!r}"
 
 
 def late_map(work: ChunkedMap, client: Client) -> str:
@@ -122,17 +115,22 @@ def results_of(calls: Mapping[int, Future[R]]) -> list[R]:
     return [calls[engine].result() for engine in sorted(calls)]
 
 
+def _busy(calls: Mapping[int, Future[Any]]) -> str:
+    """Return the engines whose calls are not over, as they are listed in messages."""
+    return ", ".join(str(engine) for engine, call in sorted(calls.items()) if not call.done())
+
+
 def _has_failed(future: Future[Any]) -> bool:
     return future.cancelled() or future.exception() is not None
 
 
 @contextmanager
-def attempt(client: Client, unfinished: Callable[[], list[str]]) -> Generator[None]:
+def attempt(client: Client, futures: Collection[Future[Any]]) -> Generator[None]:
     """Cancel on the cluster what is not finished when the block is left by an exception."""
     try:
         yield
     except BaseException:
-        _cancel(client, unfinished())
+        _cancel(client, [future.task_id for future in futures if not future.done()])  # type: ignore[attr-defined]
         raise
 
 
@@ -140,11 +138,10 @@ def attempt(client: Client, unfinished: Callable[[], list[str]]) -> Generator[No
 def attempt_on_each(client: Client, calls: Mapping[int, Future[Any]]) -> Generator[None]:
     """Do the same for calls by engine; a note tells which engines go on nevertheless."""
     try:
-        with attempt(client, lambda: unfinished(calls.values())):
+        with attempt(client, calls.values()):
             yield
     except Exception as error:
-        busy = ", ".join(str(engine) for engine, call in sorted(calls.items()) if not call.done())
-        if busy:
+        if busy := _busy(calls):
             error.add_note(f"engines {busy} are still busy with their part of this call: restart them")
         raise
 

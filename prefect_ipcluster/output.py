@@ -30,19 +30,18 @@ class Budget:
 
     at_once: float = 2000.0
     per_second: float = 100.0
-    left: float = 0.0
-    seen: float | None = None
+    spent: float = 0.0
+    seen: float = 0.0
     dropped: int = 0
 
     def take(self, now: float) -> bool:
         """Take one line's worth, at a time in seconds; tell whether there was any left."""
-        since = now - (now if self.seen is None else self.seen)
-        self.left = self.at_once if self.seen is None else min(self.at_once, self.left + since * self.per_second)
+        self.spent = max(0.0, self.spent - (now - self.seen) * self.per_second)
         self.seen = now
-        if self.left < 1.0:
+        if self.spent > self.at_once - 1.0:
             self.dropped += 1
             return False
-        self.left -= 1.0
+        self.spent += 1.0
         return True
 
 

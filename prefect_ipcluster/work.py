@@ -22,7 +22,6 @@ from .attempts import (
     late_calls,
     late_map,
     results_of,
-    unfinished,
     wait_for_a_turn,
 )
 from .options import TAGS, Calling
@@ -85,7 +84,7 @@ def run_on_cluster(
     """
     with connected(cluster, store, log_output=log_output) as client:
         future = client.options(engines=engines, timeout=timeout, retries=retries).submit(fn, *args, **kwargs)
-        with attempt(client, lambda: unfinished([future])):
+        with attempt(client, [future]):
             while not wait_for_a_turn([future]):
                 pass
             return future.result()
